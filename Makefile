@@ -1,0 +1,61 @@
+# Each target sets up what it needs, from Python and make alone; a second call finds it there.
+
+PYTHON ?= python3
+VENV := .venv
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+# The oldest supported onnxruntime, two in the middle, the newest; the oldest goes with the oldest extensions.
+RUNTIMES := 1.20.1 1.23.2 1.24.4 1.32.0
+EXTENSIONS_1.20.1 := ==0.13.0
+
+# $(call environment,FOLDER,REQUIREMENTS): a new environment that holds the package, editable.
+define environment
+$(PYTHON) -m venv --clear $(1)
+$(1)/bin/python -m pip install $(PIP_FLAGS) --editable '.[test]' $(2)
+touch $(1)/.installed
+endef
+
+.PHONY: help demo test compat lint bench clean $(RUNTIMES:%=compat-%)
+
+help:
+	@echo 'make demo    run an INT2 model here, beside what stock onnxruntime says to it'
+	@echo 'make test    the tests, on the newest onnxruntime'
+	@echo 'make compat  the tests on onnxruntime $(RUNTIMES)'
+	@echo 'make lint    ruff and mypy'
+	@echo 'make bench   the benchmarks'
+	@echo 'make clean   remove the environments and what tools leave behind'
+
+demo: $(VENV)/.installed
+	$(VENV)/bin/python models/demo.py
+
+test: $(VENV)/.installed
+	$(VENV)/bin/python -m pytest
+
+# Every runtime is tested, also after one has failed.
+compat:
+	$(MAKE) --no-print-directory --keep-going $(RUNTIMES:%=compat-%)
+
+$(RUNTIMES:%=compat-%): compat-%: .venv-ort-%/.installed
+	.venv-ort-$*/bin/python -m pytest
+
+lint: $(VENV)/.lint-installed
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+bench: $(VENV)/.installed
+	set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script"; done
+
+$(VENV)/.installed: pyproject.toml
+	$(call environment,$(VENV))
+
+$(VENV)/.lint-installed: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[dev]'
+	touch $@
+
+$(RUNTIMES:%=.venv-ort-%/.installed): .venv-ort-%/.installed: pyproject.toml
+	$(call environment,.venv-ort-$*,onnxruntime==$* onnxruntime-extensions$(EXTENSIONS_$*))
+
+clean:
+	rm -rf $(VENV) .venv-ort-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +

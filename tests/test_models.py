@@ -1,0 +1,175 @@
+"""The example models in models/: reproducible, valid, and run to the bit by every way into the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import example_files
+import make_castlike_examples
+import make_mixed_int2
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import ort_castlike
+
+MODELS = Path(__file__).parent.parent / "models"
+CASTLIKE = tuple(
+    MODELS / "castlike" / f"test_cc_castlike_{pair}"
+    for pair in (
+        "FLOAT16_to_INT2",
+        "FLOAT16_to_UINT2",
+        "FLOAT_to_INT2",
+        "FLOAT_to_UINT2",
+        "INT2_to_FLOAT",
+        "INT2_to_FLOAT16",
+        "INT2_to_INT8",
+        "UINT2_to_FLOAT",
+        "UINT2_to_FLOAT16",
+        "UINT2_to_UINT8",
+    )
+)
+EXAMPLES = (*CASTLIKE, MODELS / "mixed_int2")
+CARRIERS = {np.dtype(ml_dtypes.int2): np.int8, np.dtype(ml_dtypes.uint2): np.uint8}
+
+each_example = pytest.mark.parametrize("folder", EXAMPLES, ids=lambda folder: folder.name)
+
+
+@pytest.fixture(params=[None, (1,), (0,)], ids=["target as input", "target (1,)", "target (0,)"])
+def target_shape(request: pytest.FixtureRequest) -> tuple[int, ...] | None:
+    """How a CastLike example gives its target: as the graph input it has, or as an initializer of a shape."""
+    return request.param
+
+
+def with_constant_target(model: onnx.ModelProto, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """A copy in which the graph input ``target_type`` is an initializer of ``shape``."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    [target] = [value for value in copy.graph.input if value.name == "target_type"]
+    copy.graph.input.remove(target)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(target.type.tensor_type.elem_type)
+    copy.graph.initializer.append(numpy_helper.from_array(np.zeros(shape, dtype), "target_type"))
+    return copy
+
+
+def variant(folder: Path, target_shape: tuple[int, ...] | None):
+    """An example's model, inputs and expected outputs, its target given as ``target_shape`` says."""
+    model, inputs, outputs = example_files.read_example(folder)
+    if target_shape is not None:
+        model = with_constant_target(model, target_shape)
+        del inputs["target_type"]
+    return model, inputs, outputs
+
+
+def on_carriers(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays as a plain session takes and gives them: INT2 as int8, UINT2 as uint8."""
+    return {name: array.astype(CARRIERS.get(array.dtype, array.dtype)) for name, array in arrays.items()}
+
+
+def assert_same_bits(got: list[np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    assert len(got) == len(expected)
+    for array, (name, wanted) in zip(got, expected.items(), strict=True):
+        assert (name, array.dtype, array.shape) == (name, wanted.dtype, wanted.shape)
+        assert array.tobytes() == wanted.tobytes(), name
+
+
+def run_plain(model: onnx.ModelProto, inputs: dict[str, np.ndarray], *, registered: bool) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    if registered:
+        ort_castlike.register(options)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, on_carriers(inputs))
+
+
+def domains(model: onnx.ModelProto) -> set[str]:
+    return {node.domain for node in model.graph.node}
+
+
+@pytest.mark.parametrize(
+    ("make", "folder"),
+    [
+        (make_castlike_examples.make, MODELS / "castlike"),
+        (make_mixed_int2.make, MODELS / "mixed_int2"),
+    ],
+    ids=["castlike", "mixed_int2"],
+)
+def test_script_reproduces_the_files_byte_for_byte(make, folder, tmp_path):
+    make(tmp_path)
+    made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    kept = {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.suffix in {".onnx", ".pb"}
+    }
+    assert made == kept
+
+
+@each_example
+def test_model_is_valid(folder):
+    onnx.checker.check_model(folder / "model.onnx", full_check=True)
+
+
+def test_two_bit_data_is_packed_four_per_byte_from_the_lowest_bits():
+    # 1, -2, -1, 0 are 01, 10, 11, 00; the last byte holds three elements and two bits of zero.
+    tensor = onnx.load_tensor(CASTLIKE[0] / "test_data_set_0" / "output_0.pb")
+    assert tensor.raw_data == bytes([0b00_11_10_01, 0b00_11_10_01])
+
+
+@pytest.mark.parametrize("folder", CASTLIKE, ids=lambda folder: folder.name)
+def test_castlike_example_runs_in_a_session(folder, target_shape, tmp_path):
+    model, inputs, expected = variant(folder, target_shape)
+    onnx.save(model, tmp_path / "model.onnx")
+    session = ort_castlike.InferenceSession(str(tmp_path / "model.onnx"))
+    assert_same_bits(session.run(None, inputs), expected)
+
+
+@pytest.mark.parametrize("folder", CASTLIKE, ids=lambda folder: folder.name)
+def test_castlike_example_runs_rewritten_in_a_plain_session(folder, target_shape):
+    model, inputs, expected = variant(folder, target_shape)
+    rewritten = ort_castlike.rewrite(model)
+    assert "ort_castlike" in domains(rewritten)
+    assert_same_bits(run_plain(rewritten, inputs, registered=True), on_carriers(expected))
+
+
+@pytest.mark.parametrize("folder", CASTLIKE, ids=lambda folder: folder.name)
+def test_castlike_example_runs_with_standard_operators_alone(folder, target_shape):
+    model, inputs, expected = variant(folder, target_shape)
+    rewritten = ort_castlike.rewrite(model, lowering="standard")
+    assert domains(rewritten) == {""}
+    assert_same_bits(run_plain(rewritten, inputs, registered=False), on_carriers(expected))
+
+
+@each_example
+def test_checked_in_file_runs_in_a_session(folder):
+    _, inputs, expected = example_files.read_example(folder)
+    session = ort_castlike.InferenceSession(str(folder / "model.onnx"))
+    assert_same_bits(session.run(None, inputs), expected)
+
+
+def test_mixed_example_runs_rewritten_in_a_plain_session():
+    model, inputs, expected = example_files.read_example(MODELS / "mixed_int2")
+    rewritten = ort_castlike.rewrite(model)
+    assert "ort_castlike" in domains(rewritten)
+    assert_same_bits(run_plain(rewritten, inputs, registered=True), on_carriers(expected))
+
+
+def test_mixed_example_runs_with_standard_operators_alone():
+    model, inputs, expected = example_files.read_example(MODELS / "mixed_int2")
+    rewritten = ort_castlike.rewrite(model, lowering="standard")
+    assert domains(rewritten) == {""}
+    assert_same_bits(run_plain(rewritten, inputs, registered=False), on_carriers(expected))
+
+
+def test_mixed_example_shows_its_int2_output_as_int2():
+    session = ort_castlike.InferenceSession(str(MODELS / "mixed_int2" / "model.onnx"))
+    types = {output.name: (output.type, output.shape) for output in session.get_outputs()}
+    assert types == {
+        "as_float": ("tensor(float)", [5, 7]),
+        "as_float16": ("tensor(float16)", [5, 7]),
+        "codes": ("tensor(int2)", [5, 7]),
+    }
