@@ -1,0 +1,215 @@
+"""Payloads of emulated types: out of the bytes of a model, into carriers, and into packed 4-bit types.
+
+Every function works on one tensor at a time and gives a lazy one, so that a large payload is read, converted
+and dropped when it is written, never kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_castlike._errors import ModelError
+from ort_castlike._external import check_location
+from ort_castlike._types import ElementType, element_type
+
+__all__ = [
+    "carrier_tensor",
+    "check_payload",
+    "emulated_tensor",
+    "packed_tensor",
+    "payload",
+    "stock_tensor",
+    "values",
+]
+
+_BLOCK = 1 << 16  # bytes of payload looked up at a time: numpy widens them to indices, which should stay in cache
+
+
+def packed_size(shape: ir.ShapeProtocol, element: ElementType) -> int:
+    """Bytes of a payload of this shape: elements are packed tightly, the last byte is padded."""
+    return -(-math.prod(shape.numpy()) * element.bits // 8)
+
+
+def payload(tensor: ir.TensorProtocol) -> np.ndarray:
+    """The packed bytes of a tensor, as a read-only uint8 array of one axis; mapped where the data is external.
+
+    Raises:
+        ModelError: The payload is longer or shorter than the shape and the type say, or cannot be read.
+    """
+    element = element_type(tensor.dtype)
+    if isinstance(tensor, ir.ExternalTensor):
+        data = _mapped(tensor, element)
+    else:
+        try:
+            data = np.frombuffer(tensor.tobytes(), np.uint8)
+        except (AssertionError, ValueError, OverflowError, TypeError) as error:
+            raise ModelError(f"tensor {tensor.name!r} ({element.name}): its data cannot be read: {error}") from error
+    expected = packed_size(tensor.shape, element)
+    if data.size != expected:
+        raise ModelError(
+            f"tensor {tensor.name!r} ({element.name}, shape {_shape_text(tensor)}) holds {data.size} bytes of data "
+            f"and should hold {expected}; export the model again"
+        )
+    return data
+
+
+def check_payload(tensor: ir.TensorProtocol) -> None:
+    """Raise the errors of :func:`payload` now, without reading more than is needed to find them."""
+    if isinstance(tensor, ir.ExternalTensor):
+        _mapped(tensor, element_type(tensor.dtype))
+    elif not isinstance(tensor, (ir.LazyTensor, ir.Tensor)):
+        payload(tensor)
+
+
+def values(tensor: ir.TensorProtocol) -> np.ndarray:
+    """The elements of a tensor of any type that crosses (see ``ElementType.crossing``), in that dtype."""
+    element = element_type(tensor.dtype)
+    if not element.is_emulated:
+        size = payload(tensor).size  # checks the length
+        return tensor.numpy() if size else np.zeros(tensor.shape.numpy(), element.dtype)
+    crossing = element_type(element.crossing).dtype
+    return _decode(tensor, element).astype(crossing, copy=False)
+
+
+def carrier_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The same values in the carrier of the tensor's emulated type."""
+    element = element_type(tensor.dtype)
+    assert element.carrier is not None
+    carrier = ir.DataType[element.carrier]
+
+    def encode() -> ir.TensorProtocol:
+        return ir.Tensor(_decode(tensor, element), dtype=carrier, name=tensor.name)
+
+    return _lazy(encode, carrier, tensor)
+
+
+def packed_tensor(tensor: ir.TensorProtocol, *, name: str | None = None) -> ir.TensorProtocol:
+    """The same values in the packed 4-bit type that stands for the tensor's (INT2 in INT4, UINT2 in UINT4)."""
+    element = element_type(tensor.dtype)
+    assert element.packed is not None
+    if element.packed == element.name and name is None:
+        return tensor
+    packed = ir.DataType[element.packed]
+
+    def encode() -> ir.TensorProtocol:
+        data = payload(tensor)
+        if element.bits == 2:
+            data = _looked_up(data, _pair_table(element.name)).view(np.uint8)
+        size = packed_size(tensor.shape, element_type(packed))
+        return ir.PackedTensor(data[:size], packed, shape=tensor.shape.numpy(), name=name or tensor.name)
+
+    return _lazy(encode, packed, tensor, name)
+
+
+def _lazy(
+    encode: Callable[[], ir.TensorProtocol],
+    dtype: ir.DataType,
+    source: ir.TensorProtocol,
+    name: str | None = None,
+) -> ir.LazyTensor:
+    return ir.LazyTensor(
+        encode,
+        dtype,
+        ir.Shape(source.shape.numpy()),
+        name=name or source.name,
+        doc_string=source.doc_string,
+        metadata_props=dict(source.metadata_props) or None,
+    )
+
+
+def _shape_text(tensor: ir.TensorProtocol) -> str:
+    return str(list(tensor.shape.numpy()))
+
+
+def _mapped(tensor: ir.ExternalTensor, element: ElementType) -> np.ndarray:
+    """Map the bytes of an external tensor."""
+    check_location(tensor)
+    expected = packed_size(tensor.shape, element)
+    length = expected if tensor.length is None else tensor.length
+    if length != expected:
+        raise ModelError(
+            f"tensor {tensor.name!r} ({element.name}, shape {_shape_text(tensor)}) has {length} bytes of external "
+            f"data and should have {expected}; export the model again"
+        )
+    if expected == 0:
+        return np.empty(0, np.uint8)
+    try:
+        return np.memmap(tensor.path, np.uint8, "r", offset=tensor.offset or 0, shape=(expected,))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"tensor {tensor.name!r}: {expected} bytes at offset {tensor.offset or 0} of its external data "
+            f"{str(tensor.location)!r} cannot be read: {error}"
+        ) from error
+
+
+def _decode(tensor: ir.TensorProtocol, element: ElementType) -> np.ndarray:
+    """The elements in the carrier's dtype, by one table lookup for each byte of the payload."""
+    shape = tensor.shape.numpy()
+    if element.bits == 6:  # elements straddle bytes
+        payload(tensor)
+        return _code_table(element.name)[tensor.numpy().view(np.uint8)].reshape(shape)
+    table = _byte_table(element.name)
+    elements = _looked_up(payload(tensor), _as_scalars(table)).view(table.dtype)
+    return elements[: math.prod(shape)].reshape(shape)
+
+
+def _looked_up(data: np.ndarray, table: np.ndarray) -> np.ndarray:
+    """table[data], a block at a time and straight into the result."""
+    result = np.empty(data.size, table.dtype)
+    for start in range(0, data.size, _BLOCK):
+        block = slice(start, start + _BLOCK)
+        np.take(table, data[block], out=result[block], mode="clip")
+    return result
+
+
+def _as_scalars(table: np.ndarray) -> np.ndarray:
+    """Each row of a (256, n) table as one unsigned integer of the same bytes: numpy looks these up fastest."""
+    return table.view(f"u{table.dtype.itemsize * table.shape[1]}").reshape(256)
+
+
+@functools.cache
+def _code_table(name: str) -> np.ndarray:
+    """The carrier's value for each code of an emulated type."""
+    element = element_type(name)
+    assert element.carrier is not None
+    codes = np.arange(1 << element.bits, dtype=np.uint8)
+    if element.is_signed_integer:
+        sign = 1 << (element.bits - 1)
+        return ((codes ^ sign).astype(np.int16) - sign).astype(np.int8)
+    if element.is_integer:
+        return codes
+    return codes.view(element.dtype).astype(np.float32).astype(element_type(element.carrier).dtype)
+
+
+@functools.cache
+def _byte_table(name: str) -> np.ndarray:
+    """The carrier's values for each byte of packed codes: (256, elements in a byte)."""
+    bits = element_type(name).bits
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (np.arange(256, dtype=np.uint16)[:, None] >> shifts) & ((1 << bits) - 1)
+    return np.ascontiguousarray(_code_table(name)[codes])
+
+
+@functools.cache
+def _pair_table(name: str) -> np.ndarray:
+    """The two bytes of 4-bit codes for each byte of 2-bit codes, as one little-endian number."""
+    nibbles = _byte_table(name).astype(np.int64) & 0xF
+    return (nibbles << np.array([0, 4, 8, 12])).sum(axis=1).astype("<u2")
+
+
+def emulated_tensor(array: np.ndarray, element: ElementType, name: str) -> ir.TensorProtocol:
+    """A tensor of an emulated type from an array of its crossing dtype."""
+    if element.is_integer:
+        codes = array.view(np.uint8) & np.uint8((1 << element.bits) - 1)
+        return ir.Tensor(codes.view(element.dtype), dtype=ir.DataType(element.code), name=name)
+    return ir.Tensor(array.astype(element.dtype), dtype=ir.DataType(element.code), name=name)
+
+
+def stock_tensor(array: np.ndarray, element: ElementType, name: str) -> ir.TensorProtocol:
+    """A tensor of a stock type from an array of its dtype."""
+    return ir.Tensor(array, dtype=ir.DataType(element.code), name=name)

@@ -1,0 +1,189 @@
+"""The pass that walks a model and applies the rules, and the postcondition that no emulated type is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ort_castlike import _constants, _opset
+from ort_castlike._context import DOMAIN, Context, describe, emulated_element, type_text
+from ort_castlike._errors import CastLikeError, ModelError
+from ort_castlike._inference import infer_types
+from ort_castlike._metadata import RewriteRecord, read_record, write_record
+from ort_castlike._options import Options, resolve_options
+from ort_castlike._report import EmulatedTensor, Report
+from ort_castlike._rules import RULES
+
+__all__ = ["LegalizePass", "legalize"]
+
+
+class LegalizePass(ir.passes.InPlacePass):
+    """An onnx_ir pass that makes a model run on stock onnxruntime plus this package's custom operators.
+
+    Args:
+        target: The onnxruntime release that must run the result, "1.20"; None is the installed one.
+        lowering: "custom" or "standard", as in :func:`ort_castlike.rewrite`.
+        rounding: How floats become 2- and 4-bit integers, as in :func:`ort_castlike.rewrite`.
+
+    Raises:
+        OptionError: An option has a value that it does not take.
+        TargetError: The target is not supported.
+    """
+
+    def __init__(self, *, target: str | None = None, lowering: str = "custom", rounding: str = "nearest_even") -> None:
+        super().__init__()
+        self.options = resolve_options(target=target, lowering=lowering, rounding=rounding)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Legalize ``model`` in place."""
+        return ir.passes.PassResult(model, legalize(model, self.options).changed)
+
+    def ensures(self, model: ir.Model) -> None:
+        """No value of an emulated type is left.
+
+        Raises:
+            onnx_ir.passes.PostconditionError: One is left, which is a defect of this package.
+        """
+        try:
+            _verify(model)
+        except CastLikeError as error:
+            raise ir.passes.PostconditionError(str(error)) from error
+
+
+def legalize(model: ir.Model, options: Options) -> Report:
+    """Rewrite ``model`` in place for the options' target and say what was done.
+
+    Raises:
+        CastLikeError: The model is broken, holds an operator that has no rule, or does not fit the target.
+    """
+    before = (model.opset_imports.get("", 1), model.ir_version)
+    report = Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
+    context = Context(model, options)
+    untyped = infer_types(model)
+    _remember_types(context)
+    original = dict(context.original)
+    for graph in _graphs(model):
+        for node in tuple(graph):
+            _apply_rule(node, context)
+    signature = _signature(context)
+    context.remove_dead()
+    context.encode_constants()
+    report.changes = context.changes
+    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
+    if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
+        model.opset_imports[DOMAIN] = 1
+    report.notes = _opset.lower(model, options.target)
+    report.opset = (before[0], model.opset_imports.get("", 1))
+    report.ir_version = (before[1], model.ir_version)
+    _verify(model)
+    for value in untyped:
+        if value not in context.original:
+            value.type, value.shape = None, None
+    retyped = any(value.type != type_ for value, type_ in context.original.items())
+    report.changed = bool(retyped or report.changes or report.notes) or before != (
+        report.opset[1],
+        report.ir_version[1],
+    )
+    if report.changed:
+        _record(model, options, signature)
+    return report
+
+
+def _graphs(model: ir.Model) -> list[ir.Graph]:
+    """The main graph and all subgraphs, an outer one before those inside it."""
+    return [model.graph, *model.graph.subgraphs()]
+
+
+def _values(graph: ir.Graph) -> Iterator[ir.Value]:
+    yield from graph.inputs
+    yield from (value for value in graph.initializers.values() if not value.is_graph_input())
+    for node in graph:
+        yield from node.outputs
+
+
+def _remember_types(context: Context) -> None:
+    for graph in _graphs(context.model):
+        for value in _values(graph):
+            if value.is_initializer() and value.const_value is not None:
+                _check_initializer(value)
+            if emulated_element(value.type) is not None:
+                context.remember(value)
+
+
+def _check_initializer(value: ir.Value) -> None:
+    tensor = value.const_value
+    assert tensor is not None
+    if value.type is None:
+        value.type = ir.TensorType(tensor.dtype)
+    if value.type.dtype != tensor.dtype:
+        raise ModelError(
+            f"initializer {value.name!r} holds {tensor.dtype.name} and its type in the graph is "
+            f"{type_text(value.type)}; export the model again"
+        )
+    if emulated_element(value.type) is not None:
+        _constants.check_payload(tensor)
+
+
+def _apply_rule(node: ir.Node, context: Context) -> None:
+    touched = next(
+        (value for value in (*node.inputs, *node.outputs) if value is not None and value in context.original),
+        None,
+    )
+    if touched is None:
+        return
+    rule = RULES.get((node.domain, node.op_type))
+    if rule is None:
+        raise context.unsupported(node, touched)
+    rule(node, context)
+
+
+def _listed(value: ir.Value, type_: ir.TypeProtocol) -> EmulatedTensor:
+    node = value.producer()
+    if value.is_graph_input():
+        role = "input"
+    elif value.is_graph_output():
+        role = "output"
+    elif value.is_initializer():
+        role = "initializer"
+    else:
+        role = "constant" if node is not None and node.op_type == "Constant" else "value"
+    assert value.type is not None
+    return EmulatedTensor(value.name or "", type_text(type_), role, type_text(value.type))
+
+
+def _signature(context: Context) -> tuple[dict[str, str], dict[str, str]]:
+    """The original types of the main graph's inputs and outputs that had emulated ones."""
+    graph = context.model.graph
+    return tuple(  # type: ignore[return-value]
+        {value.name or "": type_text(context.original[value]) for value in values if value in context.original}
+        for values in (graph.inputs, graph.outputs)
+    )
+
+
+def _record(model: ir.Model, options: Options, signature: tuple[dict[str, str], dict[str, str]]) -> None:
+    """Write what was done into the model, on top of what an earlier rewrite wrote."""
+    earlier = read_record(model.metadata_props)
+    inputs, outputs = signature
+    if earlier is not None:
+        inputs = {**earlier.inputs, **inputs}
+        outputs = {**earlier.outputs, **outputs}
+    chosen = {"target": str(options.target), "lowering": options.lowering, "rounding": options.rounding}
+    write_record(RewriteRecord(chosen, inputs, outputs), model.metadata_props)
+
+
+def _verify(model: ir.Model) -> None:
+    """Raise where a value of an emulated type is left, packed 4-bit constants aside."""
+    for graph in _graphs(model):
+        for value in _values(graph):
+            element = emulated_element(value.type)
+            if element is None or (element.packed == element.name and value.const_value is not None):
+                continue
+            node = value.producer()
+            if element.packed == element.name and node is not None and node.op_type == "Constant":
+                continue
+            where = f"given by node {describe(node)}" if node is not None else "of the graph"
+            raise ModelError(
+                f"value {value.name!r} {where} still has the type {element.name} after the rewrite; "
+                "this is a defect of ort_castlike, please report it"
+            )

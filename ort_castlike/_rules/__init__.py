@@ -1,0 +1,21 @@
+"""What each operator becomes when it takes or gives a value of an emulated type: one table, an entry an operator.
+
+A rule is a function of the node and the :class:`~ort_castlike._context.Context`. It is called once the types of
+all values are carriers, and leaves a node (or several) that stock onnxruntime and the package's own domain run.
+An operator that is not in the table is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from ort_castlike._context import Context
+from ort_castlike._rules import casts, shape
+
+__all__ = ["RULES", "Rule"]
+
+Rule = Callable[[ir.Node, Context], None]
+
+RULES: Mapping[tuple[str, str], Rule] = {**casts.RULES, **shape.RULES}

@@ -1,0 +1,111 @@
+"""Cast and CastLike with an emulated type on either side: the domain's CastLike, between exact stock casts."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_castlike import _constants, _kernels
+from ort_castlike._context import DOMAIN, Context, describe
+from ort_castlike._errors import ModelError
+from ort_castlike._types import ElementType, element_type
+
+__all__ = ["RULES", "cast"]
+
+
+def cast(node: ir.Node, context: Context) -> None:
+    """Fold a cast of a constant; turn any other into the domain's CastLike."""
+    op_type = node.op_type
+    source = node.inputs[0] if node.inputs else None
+    from_type = context.element(source, node)
+    to_type = context.element(node.outputs[0], node)
+    _check_operands(node)
+    assert source is not None
+    if from_type == to_type:
+        context.become(node, "Identity", [source])
+        context.changed(node, op_type, "Identity, since both sides have the same type")
+        return
+    tensor = context.constant(source)
+    if tensor is not None and "STRING" not in (from_type.name, to_type.name):
+        _fold(node, context, tensor, from_type, to_type)
+        context.changed(node, op_type, f"a constant of {to_type.name}")
+        return
+    _redirect(node, context, source, from_type, to_type)
+    context.changed(node, op_type, f"{DOMAIN}::CastLike from {from_type.name} to {to_type.name}")
+
+
+RULES = {("", "Cast"): cast, ("", "CastLike"): cast}
+
+
+def _check_operands(node: ir.Node) -> None:
+    if node.op_type == "CastLike" and (len(node.inputs) != 2 or node.inputs[1] is None):
+        raise ModelError(f"node {describe(node)} has no target_type; CastLike takes two inputs")
+
+
+def _saturate(node: ir.Node) -> bool:
+    return bool(node.attributes.get_int("saturate", 1))
+
+
+def _round_mode(node: ir.Node) -> str:
+    return node.attributes.get_string("round_mode", "up") or "up"
+
+
+def _fold(
+    node: ir.Node,
+    context: Context,
+    tensor: ir.TensorProtocol,
+    from_type: ElementType,
+    to_type: ElementType,
+) -> None:
+    name = context.fresh_name(f"{node.outputs[0].name}_folded")
+    rounding, saturate, round_mode = context.options.rounding, _saturate(node), _round_mode(node)
+    _constants.check_payload(tensor)
+
+    def convert() -> ir.TensorProtocol:
+        array = _kernels.convert(
+            _constants.values(tensor),
+            from_type,
+            to_type,
+            rounding=rounding,
+            saturate=saturate,
+            round_mode=round_mode,
+        )
+        if to_type.is_emulated:
+            return _constants.emulated_tensor(array, to_type, name)
+        return _constants.stock_tensor(array, to_type, name)
+
+    folded = ir.LazyTensor(convert, ir.DataType(to_type.code), ir.Shape(tensor.shape.numpy()), name=name)
+    if to_type.is_emulated:
+        context.replace(node, context.emulated_constant(folded))
+    else:
+        context.replace(node, context.folded_constant(folded))
+
+
+def _redirect(node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType) -> None:
+    shape = source.shape
+    crossing = from_type.crossing
+    if crossing != (from_type.carrier or from_type.name):
+        source = context.insert(node, "Cast", [source], [_to(crossing)], gives=crossing, shape=shape)
+    target = context.stock_constant(np.zeros(0, element_type(to_type.crossing).dtype), f"like_{to_type.crossing}")
+    attributes = [
+        ir.AttrString("from_type", from_type.name),
+        ir.AttrString("to_type", to_type.name),
+        ir.AttrString("rounding", context.options.rounding),
+        ir.AttrInt64("saturate", int(_saturate(node))),
+        ir.AttrString("round_mode", _round_mode(node)),
+    ]
+    final = to_type.carrier or to_type.name
+    if final == to_type.crossing:
+        context.become(node, "CastLike", [source, target], attributes, domain=DOMAIN)
+        return
+    narrowed = context.insert(
+        node, "CastLike", [source, target], attributes, gives=to_type.crossing, shape=shape, domain=DOMAIN
+    )
+    cast_attributes = [_to(final)]
+    if final.startswith("FLOAT8") and not _saturate(node):
+        cast_attributes.append(ir.AttrInt64("saturate", 0))
+    context.become(node, "Cast", [narrowed], cast_attributes)
+
+
+def _to(name: str) -> ir.Attr:
+    return ir.AttrInt64("to", ir.DataType[name])
