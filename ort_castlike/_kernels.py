@@ -1,0 +1,400 @@
+"""Casts as numpy functions: an array in, an array of the target element type (or of its crossing type) out.
+
+Every cast is done block by block in reused scratch memory, so that the data stays in the cache and no
+temporary grows with the input. Nothing here leans on what C leaves undefined (a float that does not fit an
+integer), so the result is the same on every CPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from ort_castlike._errors import ModelError, OptionError
+from ort_castlike._types import ELEMENT_TYPES, ElementType
+
+__all__ = ["BLOCK", "convert"]
+
+BLOCK = 1 << 16  # elements: large enough that the cost of a numpy call vanishes, small enough for the L2 cache
+
+_POOL_LIMIT = 8
+
+_TYPE_OF = {row.dtype: row for row in ELEMENT_TYPES.values()}
+
+# Mantissa bits, exponent of the smallest normal number and largest value (OCP MX specification 1.0).
+_SMALL_FLOATS = {"FLOAT4E2M1": (1, 0, 6.0), "FLOAT6E2M3": (3, 0, 7.5), "FLOAT6E3M2": (2, -2, 28.0)}
+# Largest finite value; the FNUZ formats have one more exponent below and no infinity.
+_FLOAT8_MAX = {
+    "FLOAT8E4M3FN": 448.0,
+    "FLOAT8E4M3FNUZ": 240.0,
+    "FLOAT8E5M2": 57344.0,
+    "FLOAT8E5M2FNUZ": 57344.0,
+}
+
+_E8M0_MIN = np.int32(0x00400000)  # 2**-127 as float32, a subnormal number
+_E8M0_MAX = np.int32(0x7F000000)  # 2**127
+_E8M0_NAN = np.int32(0x7FC00000)
+# What is added before the mantissa is cut off, and the first pattern that is no longer rounded to 2**-127.
+_E8M0_STEP = {
+    "up": (np.int32(0x007FFFFF), np.int32(0x00400001)),
+    "down": (np.int32(0), np.int32(0x00800000)),
+    "nearest": (np.int32(0x00400000), np.int32(0x00600000)),
+}
+_EXPONENT = np.int32(0x7F800000)
+_SIGN = np.int32(-0x80000000)
+
+
+class _Scratch:
+    """Three buffers of one block each, seen as each of the types that the kernels work in."""
+
+    def __init__(self) -> None:
+        self.f64 = [np.empty(BLOCK, np.float64) for _ in range(3)]
+        self.i64 = [buffer.view(np.int64) for buffer in self.f64]
+        self.f32 = [buffer.view(np.float32)[:BLOCK] for buffer in self.f64]
+        self.i32 = [buffer.view(np.int32)[:BLOCK] for buffer in self.f64]
+
+
+# A scratch belongs to the call that took it out of the pool, so threads and signal handlers never share one.
+_pool: list[_Scratch] = []
+
+_T = TypeVar("_T")
+_Kernel = Callable[[np.ndarray, np.ndarray, _Scratch], None]
+
+
+def convert(
+    values: np.ndarray,
+    from_type: ElementType,
+    to_type: ElementType,
+    *,
+    rounding: str = "nearest_even",
+    saturate: bool = True,
+    round_mode: str = "up",
+) -> np.ndarray:
+    """Cast ``values`` as ONNX's Cast does; docs/operators/CastLike.md holds the tables.
+
+    Args:
+        values: Array of any shape, in the numpy dtype of ``from_type``, in that of its crossing type, or in
+            any other dtype of the same kind (boolean, integer, float) that holds the values exactly. Strings
+            are given as the float64 that they spell.
+        from_type: Element type of the values.
+        to_type: Element type to cast to, any but STRING and the complex ones.
+        rounding: How a float becomes a 2- or 4-bit integer: "nearest_even", "toward_zero" or "half_away".
+        saturate: Whether what lies beyond the range of a float8 type, or of FLOAT8E8M0, becomes the nearest
+            finite value.
+        round_mode: How a value between two powers of two becomes FLOAT8E8M0: "up", "down" or "nearest".
+
+    Returns:
+        A new array of the same shape: in the numpy dtype of ``to_type``, or where that is an emulated type in
+        that of its crossing type (int8, uint8 or float32).
+
+    Raises:
+        ModelError: The array is not of the kind of ``from_type``, or there is no cast between the two types.
+        OptionError: ``rounding`` or ``round_mode`` is none of the choices.
+    """
+    values = np.asarray(values)
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    source = _source_type(values, from_type)
+    kernel = _kernel(source.name, to_type.name, rounding, bool(saturate), round_mode)
+    out = np.empty(values.shape, _stored_type(to_type).dtype)
+    _run(kernel, values, out)
+    return out
+
+
+def _source_type(values: np.ndarray, from_type: ElementType) -> ElementType:
+    """The element type that the array is really of, checked against the one that it is said to be of."""
+    found = _TYPE_OF.get(values.dtype)
+    kind = "float" if from_type.name == "STRING" else _kind(from_type)
+    if found is None or kind is None or _kind(found) != kind:
+        raise ModelError(f"an array of dtype {values.dtype} holds no {from_type.name} values that can be cast")
+    return found
+
+
+def _kind(row: ElementType) -> str | None:
+    if row.name == "BOOL":
+        return "boolean"
+    if row.is_integer:
+        return "integer"
+    return "float" if row.is_float else None
+
+
+def _stored_type(to_type: ElementType) -> ElementType:
+    return ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type
+
+
+def _run(kernel: _Kernel, values: np.ndarray, out: np.ndarray) -> None:
+    # An array that is not contiguous is gathered block by block by its flat iterator, never as a whole.
+    source = values.reshape(-1) if values.flags.c_contiguous else values.flat
+    target = out.reshape(-1)
+    try:
+        scratch = _pool.pop()
+    except IndexError:
+        scratch = _Scratch()
+    with np.errstate(all="ignore"):
+        for start in range(0, out.size, BLOCK):
+            kernel(source[start : start + BLOCK], target[start : start + BLOCK], scratch)
+    if len(_pool) < _POOL_LIMIT:
+        _pool.append(scratch)
+
+
+@functools.cache
+def _kernel(source: str, to: str, rounding: str, saturate: bool, round_mode: str) -> _Kernel:
+    """The kernel for one pair of types: it reads a block, and writes a block of the stored type."""
+    row, to_type = ELEMENT_TYPES[source], ELEMENT_TYPES[to]
+    rounder = _choice("rounding", rounding, _ROUNDERS)
+    step = _choice("round_mode", round_mode, _E8M0_STEP)
+    if to_type.is_integer:
+        if not row.is_float:
+            return functools.partial(_integer_to_integer, to_type)
+        if to_type.bits > 8:
+            return _float_to_wide_integer
+        rounder = rounder if to_type.bits < 8 else _round_toward_zero
+        return functools.partial(_float_to_narrow_integer, to_type, rounder, row.name == "DOUBLE")
+    if to == "BOOL":
+        return _to_bool
+    if to in _SMALL_FLOATS:
+        return functools.partial(_to_small_float, *_SMALL_FLOATS[to])
+    if to == "FLOAT8E8M0":
+        return functools.partial(_to_e8m0, saturate, *step)
+    if to in _FLOAT8_MAX or to in ("FLOAT16", "BFLOAT16"):
+        return functools.partial(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
+    if to in ("FLOAT", "DOUBLE"):
+        return _copy
+    raise ModelError(f"there is no cast from {source} to {to}")
+
+
+def _choice(name: str, value: str, table: Mapping[str, _T]) -> _T:
+    if value not in table:
+        raise OptionError(f"{name}={value!r} is not possible; choose one of {', '.join(map(repr, table))}")
+    return table[value]
+
+
+# Rounding to whole numbers, which stay floats ---------------------------------------------------------------
+
+
+def _round_half_away(block: np.ndarray, out: np.ndarray, rest: np.ndarray) -> None:
+    np.trunc(block, out=out)
+    np.subtract(block, out, out=rest)
+    np.add(rest, rest, out=rest)
+    np.trunc(rest, out=rest)
+    np.add(out, rest, out=out)
+
+
+def _round_toward_zero(block: np.ndarray, out: np.ndarray, rest: np.ndarray) -> None:
+    np.trunc(block, out=out)
+
+
+def _round_nearest_even(block: np.ndarray, out: np.ndarray, rest: np.ndarray) -> None:
+    np.rint(block, out=out)
+
+
+_Rounder = Callable[[np.ndarray, np.ndarray, np.ndarray], None]
+_ROUNDERS: dict[str, _Rounder] = {
+    "nearest_even": _round_nearest_even,
+    "toward_zero": _round_toward_zero,
+    "half_away": _round_half_away,
+}
+
+# Into integers ----------------------------------------------------------------------------------------------
+
+
+def _sign_bias(to_type: ElementType) -> int:
+    """What moves the range of a 2- or 4-bit type to begin at 0: half its size where it is signed."""
+    return 1 << (to_type.bits - 1) if to_type.is_signed_integer and to_type.bits < 8 else 0
+
+
+def _wrap(out: np.ndarray, bits: int, bias: int) -> None:
+    """Bring int8 or uint8 values, to which ``bias`` was added, into the range of a type of ``bits`` bits."""
+    if bits < 8:
+        np.bitwise_and(out, out.dtype.type((1 << bits) - 1), out=out)
+    if bias:
+        np.subtract(out, out.dtype.type(bias), out=out)
+
+
+def _integer_to_integer(to_type: ElementType, block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+    """Keep the low bits of the two's complement."""
+    np.copyto(out, _plain(block), casting="unsafe")
+    bias = _sign_bias(to_type)
+    if bias:
+        np.add(out, out.dtype.type(bias), out=out)
+    _wrap(out, to_type.bits, bias)
+
+
+def _plain(block: np.ndarray) -> np.ndarray:
+    """ml_dtypes' integers as int8, anything of numpy's own as it is."""
+    return block if block.dtype.isbuiltin == 1 else block.astype(np.int8)
+
+
+def _float_to_narrow_integer(
+    to_type: ElementType,
+    rounder: _Rounder,
+    double: bool,
+    block: np.ndarray,
+    out: np.ndarray,
+    scratch: _Scratch,
+) -> None:
+    """Round, and keep the low bits of the two's complement: types of up to 8 bits.
+
+    A float to which 1.5 * 2**23 (float32; 2**52 for float64) is added is rounded to an integer, nearest even,
+    and the low bits of the sum's pattern are that integer's. Where a block holds a value that is too large for
+    this, or no number, all of it takes the slower way, which is exact for everything.
+    """
+    floats, integers, fraction_bits = (scratch.f64, scratch.i64, 52) if double else (scratch.f32, scratch.i32, 23)
+    first, rounded, rest = (buffer[: block.size] for buffer in floats)
+    pattern = integers[1][: block.size]
+    real = first.dtype.type
+    if block.dtype != first.dtype:
+        np.copyto(first, block, casting="unsafe")
+        block = first
+    bias = _sign_bias(to_type)
+    magic = real(1.5 * 2.0**fraction_bits + bias)
+    if rounder is _round_nearest_even:
+        np.add(block, magic, out=rounded)
+    else:
+        rounder(block, rounded, rest)
+        np.add(rounded, magic, out=rounded)
+    lowest = int(real(2.0**fraction_bits).view(pattern.dtype))
+    if pattern.min() < lowest or pattern.max() >= lowest + (1 << fraction_bits):
+        rounder(block, rounded, rest)
+        _modulo_256(rounded, rest)
+        np.copyto(pattern, rounded, casting="unsafe")
+        np.add(pattern, bias, out=pattern)
+    np.copyto(out, pattern, casting="unsafe")
+    _wrap(out, to_type.bits, bias)
+
+
+def _modulo_256(values: np.ndarray, rest: np.ndarray) -> None:
+    """Reduce whole numbers to 0...255, each step exact; what is no finite number becomes 0."""
+    real = values.dtype.type
+    np.multiply(values, real(2.0**-8), out=rest)
+    np.floor(rest, out=rest)
+    np.multiply(rest, real(2.0**8), out=rest)
+    np.subtract(values, rest, out=values)
+    np.fmax(values, real(0), out=values)
+
+
+def _float_to_wide_integer(block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+    """Truncate toward zero, and keep the low bits of the two's complement: types of 16 to 64 bits."""
+    rounded, rest = scratch.f64[0][: block.size], scratch.f64[1][: block.size]
+    pattern = scratch.i64[1][: block.size]
+    np.copyto(rounded, block, casting="unsafe")
+    np.trunc(rounded, out=rounded)
+    if not (rounded.min() >= -(2.0**63) and rounded.max() < 2.0**63):
+        # Each step is exact: the quotient is a shift of the exponent, and the difference has no more bits.
+        np.multiply(rounded, 2.0**-64, out=rest)
+        np.rint(rest, out=rest)
+        np.multiply(rest, 2.0**64, out=rest)
+        np.subtract(rounded, rest, out=rounded)
+        rounded[np.isnan(rounded)] = 0.0
+        rounded[rounded == 2.0**63] = -(2.0**63)
+    np.copyto(pattern, rounded, casting="unsafe")
+    np.copyto(out, pattern, casting="unsafe")
+
+
+def _to_bool(block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+    """Everything but a zero is True, NaN too."""
+    if block.dtype.isbuiltin != 1:
+        np.copyto(scratch.f32[0][: block.size], block, casting="unsafe")
+        block = scratch.f32[0][: block.size]
+    np.not_equal(block, block.dtype.type(0), out=out)
+
+
+# Into floats ------------------------------------------------------------------------------------------------
+
+
+def _copy(block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+    """The casts that numpy does right: into float and double."""
+    np.copyto(out, block, casting="unsafe")
+
+
+def _as_float32(block: np.ndarray, scratch: _Scratch) -> np.ndarray:
+    """The block as float32, rounded to odd where float32 does not hold it.
+
+    A number rounded to odd (cut off, and its last bit set if anything was lost) can be rounded once more, to
+    a type that is narrower by two bits or more, as if the first rounding had not been. This may use the first
+    two buffers; the result may be the block itself, and must not be written to.
+    """
+    kind, itemsize = block.dtype.kind, block.dtype.itemsize
+    if block.dtype == np.float32:
+        return block
+    single, exact = scratch.f32[0][: block.size], scratch.f64[1][: block.size]
+    if itemsize <= 2:
+        np.copyto(single, block, casting="unsafe")
+        return single
+    if kind in "iu" and itemsize == 8:
+        low = block.dtype.type(0x7FF)
+        lost = (block & low) != 0
+        large = block >= 1 << 53
+        if kind == "i":
+            large |= block <= -(1 << 53)
+        odd = (block & ~low) | (lost.astype(block.dtype) << block.dtype.type(11))
+        block = np.where(large, odd, block)
+    np.copyto(exact, block, casting="unsafe")
+    np.copyto(single, exact, casting="unsafe")
+    pattern = scratch.i32[0][: block.size]
+    inexact = single != exact
+    away = np.abs(single) > np.abs(exact)
+    np.subtract(pattern, away, out=pattern, casting="unsafe")
+    np.bitwise_or(pattern, inexact, out=pattern, casting="unsafe")
+    return single
+
+
+def _to_narrow_float(limit: float | None, block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+    """Round once, nearest even, into a type that has a dtype of its own; ``limit`` is where it saturates."""
+    single = _as_float32(block, scratch)
+    if limit is not None:
+        single = np.clip(single, np.float32(-limit), np.float32(limit), out=scratch.f32[2][: block.size])
+    np.copyto(out, single, casting="unsafe")
+
+
+def _to_small_float(
+    mantissa: int, lowest: int, limit: float, block: np.ndarray, out: np.ndarray, scratch: _Scratch
+) -> None:
+    """Round, nearest even and saturating, to the values of a format without Inf and NaN, as float32.
+
+    Args:
+        mantissa: Bits of the format's mantissa.
+        lowest: Exponent of its smallest normal number.
+        limit: Its largest value.
+        block: Values of any kind.
+        out: float32 block for the result.
+        scratch: Buffers.
+    """
+    single = _as_float32(block, scratch)
+    clipped, unit = scratch.f32[2][: block.size], scratch.f32[1][: block.size]
+    clipped_bits, unit_bits = scratch.i32[2][: block.size], scratch.i32[1][: block.size]
+    np.clip(single, np.float32(-limit), np.float32(limit), out=clipped)
+    # The power of two at or below each value: adding a multiple of it rounds the value at its own last place.
+    np.bitwise_and(clipped_bits, _EXPONENT, out=unit_bits)
+    np.clip(unit, np.float32(2.0**lowest), np.float32(limit), out=unit)
+    np.multiply(unit, np.float32(1.5 * 2.0 ** (23 - mantissa)), out=unit)
+    np.add(clipped, unit, out=out)
+    np.subtract(out, unit, out=out)
+    np.bitwise_and(clipped_bits, _SIGN, out=clipped_bits)
+    out_bits = out.view(np.int32)
+    np.bitwise_or(out_bits, clipped_bits, out=out_bits)
+    if np.isnan(out.max()):
+        out[np.isnan(out)] = -0.0
+
+
+def _to_e8m0(
+    saturate: bool,
+    step: np.int32,
+    rounded_up: np.int32,
+    block: np.ndarray,
+    out: np.ndarray,
+    scratch: _Scratch,
+) -> None:
+    """Round to a power of two from 2**-127 to 2**127, as float32; NaN where there is none."""
+    bits = _as_float32(block, scratch).view(np.int32)
+    power = out.view(np.int32)
+    np.add(bits, step, out=power)
+    np.bitwise_and(power, _EXPONENT, out=power)
+    power[bits < rounded_up] = _E8M0_MIN
+    power[bits > _E8M0_MAX] = _E8M0_MAX if saturate else _E8M0_NAN
+    if not saturate:
+        power[bits < _E8M0_MIN] = _E8M0_NAN
+    power[(bits > _EXPONENT) | ((bits < 0) & (bits != _SIGN))] = _E8M0_NAN
