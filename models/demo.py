@@ -56,9 +56,7 @@ def plain_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """A session of onnxruntime itself, with the custom operators registered."""
     options = onnxruntime.SessionOptions()
     ort_castlike.register(options)
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def run(title: str, folder: Path) -> bool:
