@@ -1,29 +1,35 @@
 """Payloads of emulated types: out of the bytes of a model, into carriers, and into packed 4-bit types.
 
 Every function works on one tensor at a time and gives a lazy one, so that a large payload is read, converted
-and dropped when it is written, never kept.
+and written a block at a time, never kept.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx_ir as ir
 
 from ort_castlike._errors import ModelError
 from ort_castlike._external import check_location
+from ort_castlike._streams import BLOCK, StreamedTensor, file_blocks
 from ort_castlike._types import ElementType, element_type
 
 __all__ = [
     "carrier_tensor",
     "check_payload",
     "emulated_tensor",
+    "looked_up",
+    "mapped_tensor",
     "packed_tensor",
     "payload",
+    "payload_blocks",
     "stock_tensor",
+    "value_blocks",
     "values",
 ]
 
@@ -61,7 +67,7 @@ def payload(tensor: ir.TensorProtocol) -> np.ndarray:
 def check_payload(tensor: ir.TensorProtocol) -> None:
     """Raise the errors of :func:`payload` now, without reading more than is needed to find them."""
     if isinstance(tensor, ir.ExternalTensor):
-        _mapped(tensor, element_type(tensor.dtype))
+        _checked_size(tensor, element_type(tensor.dtype))
     elif not isinstance(tensor, (ir.LazyTensor, ir.Tensor)):
         payload(tensor)
 
@@ -76,16 +82,51 @@ def values(tensor: ir.TensorProtocol) -> np.ndarray:
     return _decode(tensor, element).astype(crossing, copy=False)
 
 
+def payload_blocks(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
+    """The bytes of :func:`payload`, a block at a time; external data is read and not mapped.
+
+    Raises:
+        ModelError: As for :func:`payload`.
+    """
+    if isinstance(tensor, StreamedTensor):
+        yield from tensor.blocks()
+    elif isinstance(tensor, ir.ExternalTensor):
+        yield from file_blocks(tensor.path, tensor.offset or 0, _checked_size(tensor, element_type(tensor.dtype)))
+    else:
+        data = payload(tensor)
+        for start in range(0, data.size, BLOCK):
+            yield data[start : start + BLOCK]
+
+
+def value_blocks(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
+    """The elements of :func:`values` in arrays of one axis, a block at a time."""
+    element = element_type(tensor.dtype)
+    if element.bits in (0, 6):
+        yield values(tensor).reshape(-1)
+        return
+    left = math.prod(tensor.shape.numpy())
+    for block in payload_blocks(tensor):
+        if element.is_emulated:
+            table = _byte_table(element.name)
+            elements = looked_up(block, _as_scalars(table)).view(table.dtype)
+            elements = elements.astype(element_type(element.crossing).dtype, copy=False)[:left]
+        else:
+            elements = block.view(element.dtype)
+        left -= elements.size
+        yield elements
+
+
 def carrier_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """The same values in the carrier of the tensor's emulated type."""
     element = element_type(tensor.dtype)
     assert element.carrier is not None
-    carrier = ir.DataType[element.carrier]
+    carrier = element_type(element.carrier)
 
-    def encode() -> ir.TensorProtocol:
-        return ir.Tensor(_decode(tensor, element), dtype=carrier, name=tensor.name)
+    def encode() -> Iterator[np.ndarray]:
+        for block in value_blocks(tensor):
+            yield block.astype(carrier.dtype, copy=False).view(np.uint8)
 
-    return _lazy(encode, carrier, tensor)
+    return _streamed(encode, carrier, tensor)
 
 
 def packed_tensor(tensor: ir.TensorProtocol, *, name: str | None = None) -> ir.TensorProtocol:
@@ -94,40 +135,55 @@ def packed_tensor(tensor: ir.TensorProtocol, *, name: str | None = None) -> ir.T
     assert element.packed is not None
     if element.packed == element.name and name is None:
         return tensor
-    packed = ir.DataType[element.packed]
+    packed = element_type(element.packed)
 
-    def encode() -> ir.TensorProtocol:
-        data = payload(tensor)
-        if element.bits == 2:
-            data = _looked_up(data, _pair_table(element.name)).view(np.uint8)
-        size = packed_size(tensor.shape, element_type(packed))
-        return ir.PackedTensor(data[:size], packed, shape=tensor.shape.numpy(), name=name or tensor.name)
+    def encode() -> Iterator[np.ndarray]:
+        left = packed_size(tensor.shape, packed)
+        for block in payload_blocks(tensor):
+            data = looked_up(block, _pair_table(element.name)).view(np.uint8) if element.bits == 2 else block
+            yield data[:left]
+            left -= data.size
 
-    return _lazy(encode, packed, tensor, name)
+    return _streamed(encode, packed, tensor, name)
 
 
-def _lazy(
-    encode: Callable[[], ir.TensorProtocol],
-    dtype: ir.DataType,
-    source: ir.TensorProtocol,
-    name: str | None = None,
-) -> ir.LazyTensor:
-    return ir.LazyTensor(
-        encode,
-        dtype,
-        ir.Shape(source.shape.numpy()),
-        name=name or source.name,
-        doc_string=source.doc_string,
-        metadata_props=dict(source.metadata_props) or None,
-    )
+def mapped_tensor(
+    tensor: ir.TensorProtocol, element: ElementType, name: str, convert: Callable[[np.ndarray], np.ndarray]
+) -> ir.TensorProtocol:
+    """A tensor of another type that ``convert`` gives, element by element.
+
+    Args:
+        tensor: The source, of a type that crosses.
+        element: The type of the result.
+        name: The name of the result.
+        convert: From an array of the source's values to one of the result's crossing dtype, or of its own dtype
+            where that is a stock type.
+    """
+
+    def encode() -> Iterator[np.ndarray]:
+        for block in value_blocks(tensor):
+            converted = convert(block)
+            if element.is_emulated:
+                yield np.frombuffer(emulated_tensor(converted, element, name).tobytes(), np.uint8)
+            else:
+                yield converted.view(np.uint8)
+
+    return StreamedTensor(encode, ir.DataType(element.code), tensor.shape.numpy(), name=name)
+
+
+def _streamed(
+    encode: Callable[[], Iterator[np.ndarray]], element: ElementType, source: ir.TensorProtocol, name: str | None = None
+) -> StreamedTensor:
+    shape = source.shape.numpy()
+    return StreamedTensor(encode, ir.DataType(element.code), shape, name=name or source.name, like=source)
 
 
 def _shape_text(tensor: ir.TensorProtocol) -> str:
     return str(list(tensor.shape.numpy()))
 
 
-def _mapped(tensor: ir.ExternalTensor, element: ElementType) -> np.ndarray:
-    """Map the bytes of an external tensor."""
+def _checked_size(tensor: ir.ExternalTensor, element: ElementType) -> int:
+    """The size of an external tensor's payload, once its file is known to hold that."""
     check_location(tensor)
     expected = packed_size(tensor.shape, element)
     length = expected if tensor.length is None else tensor.length
@@ -136,6 +192,17 @@ def _mapped(tensor: ir.ExternalTensor, element: ElementType) -> np.ndarray:
             f"tensor {tensor.name!r} ({element.name}, shape {_shape_text(tensor)}) has {length} bytes of external "
             f"data and should have {expected}; export the model again"
         )
+    if os.stat(tensor.path).st_size < (tensor.offset or 0) + expected:
+        raise ModelError(
+            f"tensor {tensor.name!r}: {expected} bytes at offset {tensor.offset or 0} of its external data "
+            f"{os.fspath(tensor.location)!r} cannot be read: the file is not complete"
+        )
+    return expected
+
+
+def _mapped(tensor: ir.ExternalTensor, element: ElementType) -> np.ndarray:
+    """Map the bytes of an external tensor."""
+    expected = _checked_size(tensor, element)
     if expected == 0:
         return np.empty(0, np.uint8)
     try:
@@ -154,11 +221,11 @@ def _decode(tensor: ir.TensorProtocol, element: ElementType) -> np.ndarray:
         payload(tensor)
         return _code_table(element.name)[tensor.numpy().view(np.uint8)].reshape(shape)
     table = _byte_table(element.name)
-    elements = _looked_up(payload(tensor), _as_scalars(table)).view(table.dtype)
+    elements = looked_up(payload(tensor), _as_scalars(table)).view(table.dtype)
     return elements[: math.prod(shape)].reshape(shape)
 
 
-def _looked_up(data: np.ndarray, table: np.ndarray) -> np.ndarray:
+def looked_up(data: np.ndarray, table: np.ndarray) -> np.ndarray:
     """table[data], a block at a time and straight into the result."""
     result = np.empty(data.size, table.dtype)
     for start in range(0, data.size, _BLOCK):

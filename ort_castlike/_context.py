@@ -6,7 +6,7 @@ context remembers what they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -79,6 +79,7 @@ class Context:
         options: What was asked for.
         original: For each value of an emulated type, the type that it had.
         changes: What the rules did, for the report.
+        notes: Other things that a user should know, for the report.
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
@@ -86,8 +87,10 @@ class Context:
         self.options = options
         self.original: dict[ir.Value, ir.TypeProtocol] = {}
         self.changes: list[Change] = []
+        self.notes: list[str] = []
         self._packed_uses: set[tuple[ir.Node, int]] = set()
         self._stock_constants: dict[tuple[str, bytes, tuple[int, ...]], ir.Value] = {}
+        self._derived: dict[tuple[ir.Value, str], ir.Value] = {}
         self._maybe_dead: list[ir.Value] = []
         self._names: set[str] | None = None
 
@@ -207,6 +210,19 @@ class Context:
     def folded_constant(self, tensor: ir.TensorProtocol) -> ir.Value:
         """An initializer of the main graph for a tensor of a stock type."""
         return self._initializer(tensor)
+
+    def derived_constant(
+        self, value: ir.Value, kind: str, derive: Callable[[ir.TensorProtocol], ir.TensorProtocol]
+    ) -> ir.Value:
+        """An initializer made from a constant of a stock type; those who derive the same ``kind`` share it."""
+        derived = self._derived.get((value, kind))
+        if derived is None:
+            source = self.constant(value)
+            assert source is not None
+            tensor = derive(source)
+            tensor.name = self.fresh_name(f"{value.name}_{kind}")
+            derived = self._derived[value, kind] = self._initializer(tensor)
+        return derived
 
     def _initializer(self, tensor: ir.TensorProtocol) -> ir.Value:
         value = ir.Value(

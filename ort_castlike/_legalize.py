@@ -13,7 +13,7 @@ from ort_castlike._inference import infer_types
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report
-from ort_castlike._rules import RULES
+from ort_castlike._rules import RULES, WEIGHT_RULES
 
 __all__ = ["LegalizePass", "legalize"]
 
@@ -66,6 +66,9 @@ def legalize(model: ir.Model, options: Options) -> Report:
     for graph in _graphs(model):
         for node in tuple(graph):
             _apply_rule(node, context)
+            weight_rule = WEIGHT_RULES.get((node.domain, node.op_type))
+            if weight_rule is not None:
+                weight_rule(node, context)
     signature = _signature(context)
     context.remove_dead()
     context.encode_constants()
@@ -73,7 +76,8 @@ def legalize(model: ir.Model, options: Options) -> Report:
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]
     if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
         model.opset_imports[DOMAIN] = 1
-    report.notes = _opset.lower(model, options.target)
+    lowered = _opset.lower(model, options.target)
+    report.notes = [*context.notes, *lowered]
     report.opset = (before[0], model.opset_imports.get("", 1))
     report.ir_version = (before[1], model.ir_version)
     _verify(model)
@@ -81,7 +85,7 @@ def legalize(model: ir.Model, options: Options) -> Report:
         if value not in context.original:
             value.type, value.shape = None, None
     retyped = any(value.type != type_ for value, type_ in context.original.items())
-    report.changed = bool(retyped or report.changes or report.notes) or before != (
+    report.changed = bool(retyped or report.changes or lowered) or before != (
         report.opset[1],
         report.ir_version[1],
     )

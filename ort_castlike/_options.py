@@ -8,9 +8,10 @@ from typing import TypeVar
 from ort_castlike._errors import OptionError
 from ort_castlike._targets import Target, resolve_target
 
-__all__ = ["LOWERINGS", "ROUNDINGS", "Options", "resolve_options"]
+__all__ = ["LOWERINGS", "ROUNDINGS", "WEIGHTS", "Options", "resolve_options"]
 
 LOWERINGS = ("custom", "standard")
+WEIGHTS = ("auto", "pack4", "keep")
 ROUNDINGS = ("nearest_even", "toward_zero", "half_away")
 
 
@@ -22,14 +23,23 @@ class Options:
         target: The release whose opset and IR version the result must fit.
         lowering: "custom" narrows with the domain's CastLike, "standard" with stock operators alone.
         rounding: How a float becomes a 2- or 4-bit integer.
+        weights: What becomes of com.microsoft's 2-bit weight layers: "pack4" makes them 4-bit ones, "keep" leaves
+            them, "auto" packs where the target refuses them or is slower on them.
     """
 
     target: Target
     lowering: str = "custom"
     rounding: str = "nearest_even"
+    weights: str = "auto"
+
+    @property
+    def packs_weights(self) -> bool:
+        """Whether 2-bit weight layers become 4-bit ones."""
+        slowdown = self.target.two_bit_slowdown
+        return self.weights == "pack4" or (self.weights == "auto" and (slowdown is None or slowdown > 1))
 
 
-def resolve_options(*, target: str | None, lowering: str, rounding: str) -> Options:
+def resolve_options(*, target: str | None, lowering: str, rounding: str, weights: str = "auto") -> Options:
     """Check the keyword arguments of the public functions.
 
     Raises:
@@ -38,7 +48,8 @@ def resolve_options(*, target: str | None, lowering: str, rounding: str) -> Opti
     """
     _one_of("lowering", lowering, LOWERINGS)
     _one_of("rounding", rounding, ROUNDINGS)
-    return Options(resolve_target(target), lowering, rounding)
+    _one_of("weights", weights, WEIGHTS)
+    return Options(resolve_target(target), lowering, rounding, weights)
 
 
 _T = TypeVar("_T")

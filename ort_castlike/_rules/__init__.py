@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from ort_castlike._context import Context
 from ort_castlike._rules import casts, shape
+from ort_castlike._rules.weights import WEIGHT_RULES
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["RULES", "WEIGHT_RULES", "Rule"]
 
 Rule = Callable[[ir.Node, Context], None]
 
