@@ -10,6 +10,7 @@ from typing import TypeVar, cast
 import onnx
 import onnx_ir as ir
 
+from ort_castlike._context import DOMAIN
 from ort_castlike._errors import CastLikeError
 from ort_castlike._legalize import legalize
 from ort_castlike._load import ModelSource, read_proto, to_ir, to_proto
@@ -132,11 +133,13 @@ class SessionModel:
         model: The serialized model, or the original path where nothing had to change.
         initializers: Initializers that are left out of ``model``, for SessionOptions.add_external_initializers.
         record: What a rewrite recorded: this one or an earlier one; None where there was none.
+        uses_custom_ops: Whether the model has nodes of this package's domain.
     """
 
     model: bytes | str
     initializers: Mapping[str, ir.TensorProtocol]
     record: RewriteRecord | None
+    uses_custom_ops: bool
 
 
 def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> SessionModel:
@@ -152,10 +155,12 @@ def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> Ses
         proto = read_proto(source)
         model, report = _legalized(source, proto, options)
         if not report.changed and isinstance(source, (str, os.PathLike)):
-            return SessionModel(os.fspath(source), {}, read_record(model.metadata_props))
+            record, uses_custom_ops = read_record(model.metadata_props), DOMAIN in model.opset_imports
+            return SessionModel(os.fspath(source), {}, record, uses_custom_ops)
     ir.external_data.load_to_model(model)
     rewritten = proto if proto is not None and not report.changed else to_proto(model, proto)
-    return SessionModel(rewritten.SerializeToString(), {}, read_record(model.metadata_props))
+    record, uses_custom_ops = read_record(model.metadata_props), DOMAIN in model.opset_imports
+    return SessionModel(rewritten.SerializeToString(), {}, record, uses_custom_ops)
 
 
 def _legalized(source: ModelSource, proto: onnx.ModelProto, options: Options) -> tuple[ir.Model, Report]:
