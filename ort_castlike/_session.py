@@ -1,0 +1,361 @@
+"""The drop-in for ``onnxruntime.InferenceSession``: original names and types, ml_dtypes arrays in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+from onnxruntime import OrtValue
+
+from ort_castlike._errors import FeedError, RegistrationError
+from ort_castlike._io_binding import IOBinding
+from ort_castlike._metadata import read_record
+from ort_castlike._options import resolve_options
+from ort_castlike._ort_values import to_ort_value, to_python
+from ort_castlike._ports import InvalidFeedError, Port, make_ports
+from ort_castlike._session_options import is_ort_format, private_copy
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+    from ort_castlike._metadata import RewriteRecord
+
+__all__ = ["InferenceSession"]
+
+
+class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
+    """An ``onnxruntime.InferenceSession`` for models that hold emulated types, and for every other model.
+
+    A model that needs it is rewritten for the installed onnxruntime; any other is handed over as it is. The
+    session takes and gives numpy arrays of ml_dtypes' types for the emulated types, bfloat16 and float8. An
+    ``OrtValue`` holds an emulated type in its carrier: int8 for INT2 and INT4, uint8 for UINT2 and UINT4,
+    float16 for FLOAT4E2M1 and the float6 types, float for FLOAT8E8M0.
+
+    Args:
+        model: A path, the bytes of a model, an ``onnx.ModelProto`` or an ``onnx_ir.Model``.
+        sess_options: As onnxruntime's. The custom operators are registered in it where the model needs them;
+            nothing else in it changes.
+        providers: As onnxruntime's.
+        provider_options: As onnxruntime's.
+        lowering: As for :func:`ort_castlike.rewrite`.
+        rounding: As for :func:`ort_castlike.rewrite`.
+        **kwargs: As onnxruntime's; ``path_or_bytes`` may name the model, as there.
+
+    Raises:
+        CastLikeError: As for :func:`ort_castlike.rewrite`.
+        RegistrationError: ``sess_options`` holds the operators of onnxruntime-extensions already.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | None = None,
+        sess_options: onnxruntime.SessionOptions | None = None,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        lowering: str = "custom",
+        rounding: str = "nearest_even",
+        **kwargs: Any,
+    ) -> None:
+        source = kwargs.pop("path_or_bytes", None) if model is None else model
+        options = resolve_options(target=None, lowering=lowering, rounding=rounding)
+        self._rewrite_record: RewriteRecord | None = None
+        # Initializers live in memory that onnxruntime borrows, so they live as long as the session.
+        self._borrowed: dict[str, OrtValue] = {}
+        self._custom_ops: ModuleType | None = None
+        if not _is_for_onnxruntime(source, sess_options):
+            from ort_castlike._rewrite import rewrite_for_session
+
+            rewritten = rewrite_for_session(source, options)
+            source = rewritten.model
+            self._rewrite_record = rewritten.record
+            if rewritten.initializers:
+                sess_options = self._lend(rewritten.initializers, sess_options)
+            if rewritten.uses_custom_ops:
+                sess_options = sess_options or onnxruntime.SessionOptions()
+                self._register(sess_options)
+        elif sess_options is None and is_ort_format(source, sess_options):
+            # A model in this format can be looked into only when it is loaded, and then it needs its operators.
+            sess_options = onnxruntime.SessionOptions()
+            self._register(sess_options)
+        try:
+            super().__init__(source, sess_options, providers, provider_options, **kwargs)
+        except Exception as error:
+            _explain_conflict(error)
+            raise
+        if self._rewrite_record is None:
+            self._rewrite_record = read_record(self.get_modelmeta().custom_metadata_map)
+        self._make_ports()
+
+    def get_inputs(self) -> Sequence[Any]:
+        """The inputs, with the types that they had before a rewrite."""
+        return [self._input_ports[meta.name].arg for meta in super().get_inputs()]
+
+    def get_outputs(self) -> Sequence[Any]:
+        """The outputs, with the types that they had before a rewrite."""
+        return [self._output_ports[meta.name].arg for meta in super().get_outputs()]
+
+    def get_overridable_initializers(self) -> Sequence[Any]:
+        """The initializers that a feed may replace, with the types that they had before a rewrite."""
+        return [self._input_ports[meta.name].arg for meta in super().get_overridable_initializers()]
+
+    def set_providers(
+        self,
+        providers: Sequence[str | tuple[str, dict[Any, Any]]] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+    ) -> None:
+        """Make the underlying session again with other execution providers."""
+        super().set_providers(providers, provider_options)
+        self._make_ports()
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
+    ) -> Sequence[Any]:
+        """Compute the outputs.
+
+        Args:
+            output_names: Names of the outputs wanted; None for all of them.
+            input_feed: A value for each input: as onnxruntime takes it, an array of an ml_dtypes type, or one of
+                the carrier's dtype that holds no other values than the emulated type has.
+            run_options: As onnxruntime's.
+
+        Returns:
+            As onnxruntime's, with arrays of ml_dtypes' types for the types that numpy lacks.
+
+        Raises:
+            FeedError: A value does not fit its input.
+            CastLikeError: A cast met a value that it cannot take, such as a string that is no number.
+        """
+        feeds = input_feed
+        dtypes = self._plain_dtypes
+        for name, value in input_feed.items():
+            if type(value) is not np.ndarray or dtypes.get(name) is not value.dtype:
+                feeds = self._feeds(input_feed)
+                break
+        if self._is_plain:
+            try:
+                return super().run(output_names, feeds, run_options)  # type: ignore[no-any-return]
+            except Exception as error:
+                self._blame_feeds(input_feed, error)
+                raise
+        names = self._names(output_names)
+        with self._errors_of_run(input_feed):
+            if self._opaque_outputs.isdisjoint(names):
+                results = super().run(names, feeds, run_options)
+            else:
+                results = self._run_ort_values(names, feeds, run_options)
+        return self._fetched(names, results)
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[Sequence[Any], Any, str], None],
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """Compute the outputs on another thread, and give them to ``callback(results, user_data, error)``.
+
+        Raises:
+            FeedError: A value does not fit its input.
+        """
+        names = self._names(output_names)
+        feeds = self._feeds(input_feed)
+
+        def finish(results: Sequence[Any], user_data: Any, error: str) -> None:
+            failure = self._custom_ops.take_error() if self._custom_ops else None
+            error = str(failure) if failure is not None else error
+            callback([] if error else self._fetched(names, results), user_data, error)
+            # Until here the run may read the memory of the feeds, so they are kept.
+            feeds.clear()
+
+        if self._opaque_outputs.isdisjoint(names):
+            try:
+                super().run_async(names, feeds, finish, user_data, run_options)
+            except Exception as error:
+                self._blame_feeds(input_feed, error)
+                raise
+            return
+
+        def run() -> None:
+            try:
+                results: Sequence[Any] = self._run_ort_values(names, feeds, run_options)
+            except Exception as error:
+                finish([], user_data, str(error))
+            else:
+                finish(results, user_data, "")
+
+        # onnxruntime would make numpy arrays of the results itself, which it cannot for these types.
+        threading.Thread(target=run, name="ort_castlike.run_async").start()
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: Any = None,
+    ) -> Sequence[OrtValue]:
+        """Compute the outputs from OrtValues to OrtValues, which hold emulated types in their carriers.
+
+        Raises:
+            FeedError: A value does not fit its input.
+            CastLikeError: As for :meth:`run`.
+        """
+        if self._emulated_inputs:
+            input_dict_ort_values = self._feeds(input_dict_ort_values)
+        with self._errors_of_run(input_dict_ort_values):
+            return super().run_with_ort_values(  # type: ignore[no-any-return]
+                output_names, input_dict_ort_values, run_options
+            )
+
+    def run_with_iobinding(self, iobinding: onnxruntime.IOBinding, run_options: Any = None) -> None:
+        """Compute into the outputs that are bound.
+
+        Raises:
+            CastLikeError: As for :meth:`run`.
+        """
+        with self._errors_of_run(None):
+            super().run_with_iobinding(iobinding, run_options)
+
+    def run_with_ortvaluevector(self, *args: Any, **kwargs: Any) -> None:
+        """Compute as onnxruntime does, on OrtValues that hold emulated types in their carriers.
+
+        Raises:
+            CastLikeError: As for :meth:`run`.
+        """
+        with self._errors_of_run(None):
+            super().run_with_ortvaluevector(*args, **kwargs)
+
+    def io_binding(self) -> IOBinding:
+        """An IOBinding that takes and gives ml_dtypes arrays."""
+        return IOBinding(self, self._input_ports, self._output_ports)
+
+    def _lend(
+        self, tensors: Mapping[str, ir.TensorProtocol], sess_options: onnxruntime.SessionOptions | None
+    ) -> onnxruntime.SessionOptions:
+        """Session options that hold ``tensors``: not the caller's, which would then fit this model alone."""
+        from ort_castlike._initializers import ort_values
+
+        options = onnxruntime.SessionOptions() if sess_options is None else private_copy(sess_options)
+        self._borrowed = ort_values(tensors)
+        options.add_external_initializers(list(self._borrowed), list(self._borrowed.values()))
+        return options
+
+    def _register(self, sess_options: onnxruntime.SessionOptions) -> None:
+        from ort_castlike import _custom_ops
+
+        _custom_ops.register(sess_options)
+        self._custom_ops = _custom_ops
+
+    def _make_ports(self) -> None:
+        record = self._rewrite_record
+        inputs = [*super().get_inputs(), *super().get_overridable_initializers()]
+        self._input_ports = make_ports(inputs, record.inputs if record else {})
+        self._output_ports = make_ports(super().get_outputs(), record.outputs if record else {})
+        self._required = [meta.name for meta in super().get_inputs() if self._input_ports[meta.name].is_required]
+        self._plain_dtypes = {
+            name: port.plain_dtype for name, port in self._input_ports.items() if port.plain_dtype is not None
+        }
+        outputs = self._output_ports.values()
+        self._opaque_outputs = frozenset(port.name for port in outputs if port.is_opaque)
+        self._emulated_inputs = any(port.is_emulated for port in self._input_ports.values())
+        self._is_plain = self._custom_ops is None and not any(port.is_emulated or port.is_opaque for port in outputs)
+
+    def _names(self, output_names: Sequence[str] | None) -> list[str]:
+        return list(output_names) if output_names else list(self._output_ports)
+
+    def _feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
+        """The feed that onnxruntime takes in the place of the user's.
+
+        Raises:
+            FeedError: A name, a type, a shape or a value does not fit the model.
+        """
+        ports = self._input_ports
+        feeds = {}
+        for name, value in input_feed.items():
+            port = ports.get(name)
+            if port is None:
+                raise InvalidFeedError(
+                    f"the model has no input {name!r}; its inputs are {', '.join(map(repr, ports)) or 'none'}"
+                )
+            feeds[name] = port.feed(value)
+        missing = [name for name in self._required if name not in feeds]
+        if missing:
+            expected = ", ".join(f"{name!r} ({ports[name].arg.type})" for name in missing)
+            raise InvalidFeedError(
+                f"no value was given for input {expected}; the feed holds {list(feeds) or 'nothing'}"
+            )
+        return feeds
+
+    def _blame_feeds(self, input_feed: Mapping[str, Any], error: Exception) -> None:
+        """Raise a FeedError in the place of onnxruntime's ``error`` where a feed is what was wrong."""
+        if not isinstance(error, FeedError):
+            try:
+                self._feeds(input_feed)
+            except FeedError as blame:
+                raise blame from error
+
+    @contextlib.contextmanager
+    def _errors_of_run(self, input_feed: Mapping[str, Any] | None) -> Iterator[None]:
+        """Raise what the custom operators met, and put a FeedError in the place of onnxruntime's errors."""
+        custom_ops = self._custom_ops
+        failure = None
+        try:
+            if custom_ops is None:
+                yield
+                return
+            with custom_ops.deferred_interrupts():
+                try:
+                    yield
+                finally:
+                    failure = custom_ops.take_error()
+        except Exception as error:
+            if failure is not None:
+                raise failure from error
+            if input_feed is not None:
+                self._blame_feeds(input_feed, error)
+            raise
+        if failure is not None:
+            raise failure
+
+    def _run_ort_values(self, names: list[str], feeds: Mapping[str, Any], run_options: Any) -> list[Any]:
+        values = {}
+        for name, value in feeds.items():
+            if value is None:
+                continue
+            try:
+                values[name] = to_ort_value(value, self._input_ports[name].carrier_type)
+            except TypeError as error:
+                raise InvalidFeedError(
+                    f"input {name!r}, given where an output is bfloat16 or float8: {error}"
+                ) from error
+        return [to_python(value) for value in super().run_with_ort_values(names, values, run_options)]
+
+    def _fetched(self, names: Sequence[str], results: Sequence[Any]) -> list[Any]:
+        ports: Mapping[str, Port] = self._output_ports
+        return [ports[name].fetch(value) for name, value in zip(names, results, strict=True)]
+
+
+def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:
+    """Whether there is nothing to rewrite: what onnxruntime alone can read, or refuse in its own words."""
+    if isinstance(source, (str, os.PathLike)):
+        if not os.path.isfile(source):
+            return True
+    elif not isinstance(source, bytes):
+        return not hasattr(source, "graph")
+    return is_ort_format(source, sess_options)
+
+
+def _explain_conflict(error: Exception) -> None:
+    if "Conflicting with a registered kernel" in str(error):
+        raise RegistrationError(
+            "the operators of onnxruntime-extensions are registered twice in these session options; this package "
+            "registers them itself, with all that the extensions library holds: give session options without "
+            "register_custom_ops_library(onnxruntime_extensions.get_library_path())"
+        ) from error
