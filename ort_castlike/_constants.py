@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -28,7 +27,6 @@ __all__ = [
     "packed_tensor",
     "payload",
     "payload_blocks",
-    "stock_tensor",
     "value_blocks",
     "values",
 ]
@@ -101,19 +99,15 @@ def payload_blocks(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
 def value_blocks(tensor: ir.TensorProtocol) -> Iterator[np.ndarray]:
     """The elements of :func:`values` in arrays of one axis, a block at a time."""
     element = element_type(tensor.dtype)
-    if element.bits in (0, 6):
+    if element.is_emulated:
+        crossing = element_type(element.crossing).dtype
+        for block in _carrier_blocks(tensor, element):
+            yield block.astype(crossing, copy=False)
+    elif element.name == "STRING":
         yield values(tensor).reshape(-1)
-        return
-    left = math.prod(tensor.shape.numpy())
-    for block in payload_blocks(tensor):
-        if element.is_emulated:
-            table = _byte_table(element.name)
-            elements = looked_up(block, _as_scalars(table)).view(table.dtype)
-            elements = elements.astype(element_type(element.crossing).dtype, copy=False)[:left]
-        else:
-            elements = block.view(element.dtype)
-        left -= elements.size
-        yield elements
+    else:
+        for block in payload_blocks(tensor):
+            yield block.view(element.dtype)
 
 
 def carrier_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -123,8 +117,8 @@ def carrier_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     carrier = element_type(element.carrier)
 
     def encode() -> Iterator[np.ndarray]:
-        for block in value_blocks(tensor):
-            yield block.astype(carrier.dtype, copy=False).view(np.uint8)
+        for block in _carrier_blocks(tensor, element):
+            yield block.view(np.uint8)
 
     return _streamed(encode, carrier, tensor)
 
@@ -184,18 +178,13 @@ def _shape_text(tensor: ir.TensorProtocol) -> str:
 
 def _checked_size(tensor: ir.ExternalTensor, element: ElementType) -> int:
     """The size of an external tensor's payload, once its file is known to hold that."""
-    check_location(tensor)
     expected = packed_size(tensor.shape, element)
+    check_location(tensor, expected)
     length = expected if tensor.length is None else tensor.length
     if length != expected:
         raise ModelError(
             f"tensor {tensor.name!r} ({element.name}, shape {_shape_text(tensor)}) has {length} bytes of external "
             f"data and should have {expected}; export the model again"
-        )
-    if os.stat(tensor.path).st_size < (tensor.offset or 0) + expected:
-        raise ModelError(
-            f"tensor {tensor.name!r}: {expected} bytes at offset {tensor.offset or 0} of its external data "
-            f"{os.fspath(tensor.location)!r} cannot be read: the file is not complete"
         )
     return expected
 
@@ -223,6 +212,19 @@ def _decode(tensor: ir.TensorProtocol, element: ElementType) -> np.ndarray:
     table = _byte_table(element.name)
     elements = looked_up(payload(tensor), _as_scalars(table)).view(table.dtype)
     return elements[: math.prod(shape)].reshape(shape)
+
+
+def _carrier_blocks(tensor: ir.TensorProtocol, element: ElementType) -> Iterator[np.ndarray]:
+    """The elements of :func:`_decode` in arrays of one axis, a block at a time."""
+    if element.bits == 6:
+        yield _decode(tensor, element).reshape(-1)
+        return
+    table = _byte_table(element.name)
+    left = math.prod(tensor.shape.numpy())
+    for block in payload_blocks(tensor):
+        elements = looked_up(block, _as_scalars(table)).view(table.dtype)[:left]
+        left -= elements.size
+        yield elements
 
 
 def looked_up(data: np.ndarray, table: np.ndarray) -> np.ndarray:
@@ -275,8 +277,3 @@ def emulated_tensor(array: np.ndarray, element: ElementType, name: str) -> ir.Te
         codes = array.view(np.uint8) & np.uint8((1 << element.bits) - 1)
         return ir.Tensor(codes.view(element.dtype), dtype=ir.DataType(element.code), name=name)
     return ir.Tensor(array.astype(element.dtype), dtype=ir.DataType(element.code), name=name)
-
-
-def stock_tensor(array: np.ndarray, element: ElementType, name: str) -> ir.TensorProtocol:
-    """A tensor of a stock type from an array of its dtype."""
-    return ir.Tensor(array, dtype=ir.DataType(element.code), name=name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import onnx_ir as ir
 
@@ -58,23 +60,16 @@ def _fold(
     to_type: ElementType,
 ) -> None:
     name = context.fresh_name(f"{node.outputs[0].name}_folded")
-    rounding, saturate, round_mode = context.options.rounding, _saturate(node), _round_mode(node)
     _constants.check_payload(tensor)
-
-    def convert() -> ir.TensorProtocol:
-        array = _kernels.convert(
-            _constants.values(tensor),
-            from_type,
-            to_type,
-            rounding=rounding,
-            saturate=saturate,
-            round_mode=round_mode,
-        )
-        if to_type.is_emulated:
-            return _constants.emulated_tensor(array, to_type, name)
-        return _constants.stock_tensor(array, to_type, name)
-
-    folded = ir.LazyTensor(convert, ir.DataType(to_type.code), ir.Shape(tensor.shape.numpy()), name=name)
+    convert = functools.partial(
+        _kernels.convert,
+        from_type=from_type,
+        to_type=to_type,
+        rounding=context.options.rounding,
+        saturate=_saturate(node),
+        round_mode=_round_mode(node),
+    )
+    folded = _constants.mapped_tensor(tensor, to_type, name, convert)
     if to_type.is_emulated:
         context.replace(node, context.emulated_constant(folded))
     else:
