@@ -80,9 +80,7 @@ def run_plain(model: onnx.ModelProto, inputs: dict[str, np.ndarray], *, register
     options = onnxruntime.SessionOptions()
     if registered:
         ort_castlike.register(options)
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return session.run(None, on_carriers(inputs))
 
 
@@ -102,9 +100,7 @@ def test_script_reproduces_the_files_byte_for_byte(make, folder, tmp_path):
     make(tmp_path)
     made = {path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     kept = {
-        path.relative_to(folder): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.suffix in {".onnx", ".pb"}
+        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.suffix in {".onnx", ".pb"}
     }
     assert made == kept
 
