@@ -113,11 +113,11 @@ class Port:
         assert self.element is not None
         if array.dtype == self.element.dtype:
             return to_carrier(array, self.element)
-        if array.dtype != carrier_dtype(self.element):
-            raise self._misfit(
-                array, hint=f"convert it with array.astype(ml_dtypes.{self.element.dtype.name}) or the like"
-            )
-        array = np.require(array, carrier_dtype(self.element), "C")
+        carrier = carrier_dtype(self.element)
+        if array.dtype.newbyteorder("=") != carrier:
+            hint = f"give ml_dtypes.{self.element.dtype.name}, or {carrier} with no other values than it has"
+            raise self._misfit(array, hint=hint)
+        array = np.require(array, carrier, "C")
         self._refuse_foreign(array)
         return array
 

@@ -80,18 +80,22 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 sess_options = self._lend(rewritten.initializers, sess_options)
             if rewritten.uses_custom_ops:
                 sess_options = sess_options or onnxruntime.SessionOptions()
-                self._register(sess_options)
+                self._custom_ops = _registered(sess_options)
         elif sess_options is None and is_ort_format(source, sess_options):
-            # A model in this format can be looked into only when it is loaded, and then it needs its operators.
+            # What this format holds shows only when it is loaded, and then it needs its operators.
             sess_options = onnxruntime.SessionOptions()
-            self._register(sess_options)
+            _registered(sess_options)
         try:
             super().__init__(source, sess_options, providers, provider_options, **kwargs)
         except Exception as error:
             _explain_conflict(error)
             raise
         if self._rewrite_record is None:
-            self._rewrite_record = read_record(self.get_modelmeta().custom_metadata_map)
+            self._rewrite_record = record = read_record(self.get_modelmeta().custom_metadata_map)
+            if record is not None and record.options.get("lowering") == "custom":
+                from ort_castlike import _custom_ops
+
+                self._custom_ops = _custom_ops
         self._make_ports()
 
     def get_inputs(self) -> Sequence[Any]:
@@ -247,12 +251,6 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         options.add_external_initializers(list(self._borrowed), list(self._borrowed.values()))
         return options
 
-    def _register(self, sess_options: onnxruntime.SessionOptions) -> None:
-        from ort_castlike import _custom_ops
-
-        _custom_ops.register(sess_options)
-        self._custom_ops = _custom_ops
-
     def _make_ports(self) -> None:
         record = self._rewrite_record
         inputs = [*super().get_inputs(), *super().get_overridable_initializers()]
@@ -350,6 +348,13 @@ def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | 
     elif not isinstance(source, bytes):
         return not hasattr(source, "graph")
     return is_ort_format(source, sess_options)
+
+
+def _registered(sess_options: onnxruntime.SessionOptions) -> ModuleType:
+    from ort_castlike import _custom_ops
+
+    _custom_ops.register(sess_options)
+    return _custom_ops
 
 
 def _explain_conflict(error: Exception) -> None:
