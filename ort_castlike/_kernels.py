@@ -61,7 +61,7 @@ class _Scratch:
 _pool: list[_Scratch] = []
 
 _T = TypeVar("_T")
-_Kernel = Callable[[np.ndarray, np.ndarray, _Scratch], None]
+_Kernel = functools.partial[None]  # of a function that takes a block, the block of the result, and the scratch
 
 
 def convert(
@@ -72,6 +72,7 @@ def convert(
     rounding: str = "nearest_even",
     saturate: bool = True,
     round_mode: str = "up",
+    give_away: bool = False,
 ) -> np.ndarray:
     """Cast ``values`` as ONNX's Cast does; docs/operators/CastLike.md holds the tables.
 
@@ -85,6 +86,7 @@ def convert(
         saturate: Whether what lies beyond the range of a float8 type, or of FLOAT8E8M0, becomes the nearest
             finite value.
         round_mode: How a value between two powers of two becomes FLOAT8E8M0: "up", "down" or "nearest".
+        give_away: Whether the result may take the memory of ``values``, which spares the cost of fresh memory.
 
     Returns:
         A new array of the same shape: in the numpy dtype of ``to_type``, or where that is an emulated type in
@@ -99,9 +101,18 @@ def convert(
         values = values.astype(values.dtype.newbyteorder("="))
     source = _source_type(values, from_type)
     kernel = _kernel(source.name, to_type.name, rounding, bool(saturate), round_mode)
-    out = np.empty(values.shape, _stored_type(to_type).dtype)
+    dtype = (ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type).dtype
+    if give_away and kernel.func in _IN_PLACE and _can_hold(values, dtype):
+        out = values.reshape(-1).view(dtype)[: values.size].reshape(values.shape)
+    else:
+        out = np.empty(values.shape, dtype)
     _run(kernel, values, out)
     return out
+
+
+def _can_hold(values: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether the result fits the array's memory, and that is the array's own: a view's may be needed elsewhere."""
+    return dtype.itemsize <= values.itemsize and values.flags.owndata and values.flags.carray
 
 
 def _source_type(values: np.ndarray, from_type: ElementType) -> ElementType:
@@ -119,10 +130,6 @@ def _kind(row: ElementType) -> str | None:
     if row.is_integer:
         return "integer"
     return "float" if row.is_float else None
-
-
-def _stored_type(to_type: ElementType) -> ElementType:
-    return ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type
 
 
 def _run(kernel: _Kernel, values: np.ndarray, out: np.ndarray) -> None:
@@ -148,21 +155,21 @@ def _kernel(source: str, to: str, rounding: str, saturate: bool, round_mode: str
     step = _choice("round_mode", round_mode, _E8M0_STEP)
     if to_type.is_integer:
         if not row.is_float:
-            return functools.partial(_integer_to_integer, to_type)
+            return _Kernel(_integer_to_integer, to_type)
         if to_type.bits > 8:
-            return _float_to_wide_integer
+            return _Kernel(_float_to_wide_integer)
         rounder = rounder if to_type.bits < 8 else _round_toward_zero
-        return functools.partial(_float_to_narrow_integer, to_type, rounder, row.name == "DOUBLE")
+        return _Kernel(_float_to_narrow_integer, to_type, rounder, row.name == "DOUBLE")
     if to == "BOOL":
-        return _to_bool
+        return _Kernel(_to_bool)
     if to in _SMALL_FLOATS:
-        return functools.partial(_to_small_float, *_SMALL_FLOATS[to])
+        return _Kernel(_to_small_float, *_SMALL_FLOATS[to])
     if to == "FLOAT8E8M0":
-        return functools.partial(_to_e8m0, saturate, *step)
+        return _Kernel(_to_e8m0, saturate, *step)
     if to in _FLOAT8_MAX or to in ("FLOAT16", "BFLOAT16"):
-        return functools.partial(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
+        return _Kernel(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
     if to in ("FLOAT", "DOUBLE"):
-        return _copy
+        return _Kernel(_copy)
     raise ModelError(f"there is no cast from {source} to {to}")
 
 
@@ -398,3 +405,7 @@ def _to_e8m0(
     if not saturate:
         power[bits < _E8M0_MIN] = _E8M0_NAN
     power[(bits > _EXPONENT) | ((bits < 0) & (bits != _SIGN))] = _E8M0_NAN
+
+
+# These have read all of a block before they write its result.
+_IN_PLACE = (_float_to_narrow_integer, _to_small_float)

@@ -1,0 +1,302 @@
+"""The custom-op domain: every overload of its CastLike, declared once in a process, and register().
+
+onnxruntime-extensions lets Python functions serve as operators. It asks for care: what is declared stays declared,
+nothing may be declared any more once a session was made, and an exception that leaves a function aborts the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ort_castlike._errors import CastLikeError, ModelError, RegistrationError
+from ort_castlike._interrupts import deferred_interrupts
+from ort_castlike._kernels import convert
+from ort_castlike._types import ELEMENT_TYPES, element_type
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["DOMAIN", "OP_TYPE", "OVERLOADS", "VERSION", "deferred_interrupts", "register", "take_error"]
+
+DOMAIN = "ort_castlike"
+OP_TYPE = "CastLike"
+VERSION = 1
+
+_QUALIFIED = f"{DOMAIN}::{OP_TYPE}"
+_CROSSING = tuple(
+    name for name, row in ELEMENT_TYPES.items() if row.crossing == name and not name.startswith(("COMPLEX", "STRING"))
+)
+# One side of every cast that a rewrite makes is emulated, and so crosses as one of these.
+_EMULATED_CROSSING = frozenset(row.crossing for row in ELEMENT_TYPES.values() if row.is_emulated)
+# Crossing types of the input and of the output.
+OVERLOADS = tuple(pair for pair in itertools.product(_CROSSING, _CROSSING) if not _EMULATED_CROSSING.isdisjoint(pair))
+
+_log = logging.getLogger(__name__)
+_lock = threading.RLock()
+
+
+class _Shared:
+    """What all overloads share, and a reloaded module takes over from the one that declared them."""
+
+    def __init__(self) -> None:
+        # The thread that a body ran on, and what went wrong in it. Nobody may ever ask, so the oldest go.
+        self.errors: deque[tuple[int, BaseException]] = deque(maxlen=64)
+        self.registered: weakref.WeakSet[onnxruntime.SessionOptions] = weakref.WeakSet()
+
+
+class _Handover(np.ndarray):
+    """A result that the hook of onnxruntime-extensions hands on as an array.
+
+    The hook (0.12 to 0.15.2) calls ``result.flatten().tolist()``, which would make a Python object of every
+    element; it takes a flat array in the list's place. In all else this is an array like any other.
+    """
+
+    def flatten(self, order: Any = "C") -> np.ndarray:
+        """A flat view in place of a copy."""
+        return self.reshape(-1)
+
+    def tolist(self) -> Any:
+        """The array itself, in place of a list."""
+        return np.asarray(self)
+
+
+class _Body:
+    """The Python function behind one overload. No exception leaves it."""
+
+    def __init__(self, source: str, target: str, shared: _Shared) -> None:
+        self.pair = (source, target)
+        self.shared = shared
+        self._dtype = ELEMENT_TYPES[target].dtype
+
+    def __call__(self, values: Any, target: Any, **attributes: Any) -> np.ndarray:
+        """The cast of ``values``; zeros of the right shape and type where there is none, and a note of why."""
+        result = None
+        try:
+            # An interrupt may then come up only when the result is there; it is kept for after the run.
+            with deferred_interrupts():
+                result = self._cast(values, **attributes)
+        except Exception as error:
+            self._keep(_explained(error, attributes))
+        except BaseException as error:
+            self._keep(error)
+        return self._zeros(values) if result is None else result
+
+    def _cast(
+        self, values: Any, *, from_type: str, to_type: str, rounding: str, saturate: int, round_mode: str
+    ) -> np.ndarray:
+        source, target = element_type(from_type), element_type(to_type)
+        if (source.crossing, target.crossing) != self.pair or target.name == "STRING":
+            raise ModelError(
+                f"its input is {self.pair[0]} and its target_type {self.pair[1]}, "
+                f"where {source.name} crosses as {source.crossing} and {target.name} as {target.crossing}"
+            )
+        result = convert(
+            values,
+            source,
+            target,
+            rounding=rounding,
+            saturate=bool(saturate),
+            round_mode=round_mode,
+            give_away=True,
+        )
+        return result.astype(self._dtype, copy=False).view(_Handover)
+
+    def _zeros(self, values: Any) -> np.ndarray:
+        try:
+            return np.zeros(np.shape(values), self._dtype).view(_Handover)
+        except BaseException as error:
+            self._keep(error)
+            # Of the wrong shape, for want of memory: what follows in the model may fail, and an error is kept.
+            return np.zeros((0,), self._dtype).view(_Handover)
+
+    def _keep(self, error: BaseException) -> None:
+        """Leave ``error`` for take_error(), and in the log for those who run a session of onnxruntime's own."""
+        self.shared.errors.append((threading.get_ident(), error))
+        with contextlib.suppress(BaseException):
+            _log.error("%s", error if isinstance(error, Exception) else type(error).__name__)
+
+
+def _explained(error: Exception, attributes: dict[str, Any]) -> CastLikeError:
+    given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
+    kind = type(error) if isinstance(error, CastLikeError) else ModelError
+    explained = kind(
+        f"a node {_QUALIFIED}({given}) could not be computed: {error or type(error).__name__}; "
+        "rewrite the original model again; the result is zeros"
+    )
+    explained.__cause__ = error
+    return explained
+
+
+def take_error() -> BaseException | None:
+    """The first error that a node of this domain met and that nobody has taken, None where all went well.
+
+    An operator must not raise, so a session asks for this when a run has ended. What bodies met that ran in the
+    calling thread is given to it alone; what they met in threads that Python did not start, the runtime's own, is
+    given to whoever asks first. A KeyboardInterrupt is among these errors.
+    """
+    errors = _shared.errors
+    if not errors:
+        return None
+    with _lock:
+        # A dummy stands for a thread that Python did not start.
+        threads = [thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)]
+        others = {thread.ident for thread in threads} - {threading.get_ident()}
+        for entry in tuple(errors):
+            if entry[0] not in others:
+                errors.remove(entry)
+                return entry[1]
+    return None
+
+
+def register(session_options: onnxruntime.SessionOptions) -> None:
+    """Put the domain's operators, with all of onnxruntime-extensions, into ``session_options``.
+
+    Doing so again does nothing.
+
+    Args:
+        session_options: The options of a session that is made afterwards.
+
+    Raises:
+        RegistrationError: onnxruntime-extensions cannot be imported, ``session_options`` is something else, or
+            it holds onnxruntime-extensions already without this domain.
+    """
+    import onnxruntime
+
+    if not isinstance(session_options, onnxruntime.SessionOptions):
+        raise RegistrationError(
+            f"custom operators are registered in an onnxruntime.SessionOptions, not in {session_options!r}"
+        )
+    with _lock:
+        extensions = _extensions()
+        _declare()
+        if session_options in _shared.registered:
+            return
+        if not _loads(session_options, _extensions_probe()):
+            try:
+                session_options.register_custom_ops_library(extensions.get_library_path())
+            except Exception as error:
+                raise RegistrationError(f"onnxruntime refuses onnxruntime-extensions: {error}") from error
+        elif not _loads(session_options, _domain_probe()):
+            raise RegistrationError(
+                "these SessionOptions hold onnxruntime-extensions already, from before ort_castlike's operators "
+                "were declared; leave out your own register_custom_ops_library() of it, since "
+                "ort_castlike.register() registers all of onnxruntime-extensions"
+            )
+        _shared.registered.add(session_options)
+
+
+def _extensions() -> Any:
+    try:
+        import onnxruntime_extensions
+    except ImportError as error:
+        raise RegistrationError(
+            f"onnxruntime-extensions cannot be imported ({error}): pip install onnxruntime-extensions; or rewrite "
+            "the model with lowering='standard', which needs no custom operators"
+        ) from error
+    return onnxruntime_extensions
+
+
+def _declare() -> None:
+    """Declare every overload, unless this has been done in this process, by a module that was reloaded since."""
+    from onnxruntime_extensions import Opdef, PyCustomOpDef
+
+    if any(opdef.op_type == _QUALIFIED for opdef in Opdef._odlist.values()):
+        return
+    attributes = {
+        "from_type": PyCustomOpDef.dt_string,
+        "to_type": PyCustomOpDef.dt_string,
+        "rounding": PyCustomOpDef.dt_string,
+        "saturate": PyCustomOpDef.dt_int64,
+        "round_mode": PyCustomOpDef.dt_string,
+    }
+    # Half a domain could not be completed later, when sessions may have been made.
+    with deferred_interrupts():
+        for pair in OVERLOADS:
+            types = [getattr(PyCustomOpDef, f"dt_{ELEMENT_TYPES[name].ort_name}") for name in pair]
+            Opdef.create(_Body(*pair, _shared), op_type=_QUALIFIED, inputs=types, outputs=types[1:], attrs=attributes)
+
+
+def _shared_of_process() -> _Shared:
+    """What the module shared before it was reloaded, if it was."""
+    extensions = sys.modules.get("onnxruntime_extensions")
+    opdefs = extensions.Opdef._odlist.values() if extensions is not None else ()
+    return next((opdef.body.shared for opdef in opdefs if opdef.op_type == _QUALIFIED), None) or _Shared()
+
+
+def _loads(session_options: onnxruntime.SessionOptions, model: bytes) -> bool:
+    """Whether onnxruntime, with these options, knows the operators of ``model``.
+
+    There is no other way to ask what SessionOptions hold. The model is loaded and no more: no kernel is made and
+    no file is written.
+
+    Raises:
+        RegistrationError: The options hold the same operators twice, so that no session can be made with them.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    before = {name: getattr(session_options, name) for name in _QUIET}
+    try:
+        for name, value in _QUIET.items():
+            setattr(session_options, name, value)
+        state.InferenceSession(session_options, model, False, False)
+    except Exception as error:
+        if "Conflicting with a registered kernel" in str(error):
+            raise RegistrationError(
+                "these SessionOptions hold the same custom operators twice, and no session can be made with them; "
+                f"leave out your own register_custom_ops_library() of onnxruntime-extensions ({error})"
+            ) from error
+        return False
+    finally:
+        for name, value in before.items():
+            setattr(session_options, name, value)
+    return True
+
+
+def _probe(domain: str, op_type: str, element_types: tuple[str, ...], **attributes: Any) -> bytes:
+    """A model of one node; its output is of the last of the types."""
+    from onnx import helper
+
+    values = [
+        helper.make_tensor_value_info(f"x{index}", ELEMENT_TYPES[name].code, None)
+        for index, name in enumerate(element_types)
+    ]
+    output = helper.make_tensor_value_info("y", ELEMENT_TYPES[element_types[-1]].code, None)
+    node = helper.make_node(op_type, [value.name for value in values], ["y"], domain=domain, **attributes)
+    graph = helper.make_graph([node], "probe", values, [output])
+    imports = [helper.make_opsetid("", 13), helper.make_opsetid(domain, 1)]
+    model: bytes = helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+    return model
+
+
+@functools.cache
+def _extensions_probe() -> bytes:
+    return _probe("ai.onnx.contrib", "StringLower", ("STRING",))
+
+
+@functools.cache
+def _domain_probe() -> bytes:
+    return _probe(
+        DOMAIN,
+        OP_TYPE,
+        OVERLOADS[0],
+        from_type="BOOL",
+        to_type="INT8",
+        rounding="nearest_even",
+        saturate=1,
+        round_mode="up",
+    )
+
+
+# What would make a probe slow, or leave traces.
+_QUIET = {"enable_profiling": False, "intra_op_num_threads": 1, "inter_op_num_threads": 1}
+_shared = _shared_of_process()
