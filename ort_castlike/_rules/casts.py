@@ -12,7 +12,7 @@ from ort_castlike._context import DOMAIN, Context, describe
 from ort_castlike._errors import ModelError
 from ort_castlike._types import ElementType, element_type
 
-__all__ = ["RULES", "cast"]
+__all__ = ["RULES", "cast", "redirect"]
 
 
 def cast(node: ir.Node, context: Context) -> None:
@@ -32,7 +32,7 @@ def cast(node: ir.Node, context: Context) -> None:
         _fold(node, context, tensor, from_type, to_type)
         context.changed(node, op_type, f"a constant of {to_type.name}")
         return
-    _redirect(node, context, source, from_type, to_type)
+    redirect(node, context, source, from_type, to_type)
     context.changed(node, op_type, f"{DOMAIN}::CastLike from {from_type.name} to {to_type.name}")
 
 
@@ -76,7 +76,8 @@ def _fold(
         context.replace(node, context.folded_constant(folded))
 
 
-def _redirect(node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType) -> None:
+def redirect(node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType) -> None:
+    """Turn a node into a cast of ``source``; what it has of saturate and round_mode applies."""
     shape = source.shape
     crossing = from_type.crossing
     if crossing != (from_type.carrier or from_type.name):
