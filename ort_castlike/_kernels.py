@@ -61,7 +61,7 @@ class _Scratch:
 _pool: list[_Scratch] = []
 
 _T = TypeVar("_T")
-_Kernel = functools.partial[None]  # of a function that takes a block, the block of the result, and the scratch
+_Kernel = Callable[[np.ndarray, np.ndarray, _Scratch], None]
 
 
 def convert(
@@ -102,7 +102,7 @@ def convert(
     source = _source_type(values, from_type)
     kernel = _kernel(source.name, to_type.name, rounding, bool(saturate), round_mode)
     dtype = (ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type).dtype
-    if give_away and kernel.func in _IN_PLACE and _can_hold(values, dtype):
+    if give_away and _can_hold(values, source, to_type):
         out = values.reshape(-1).view(dtype)[: values.size].reshape(values.shape)
     else:
         out = np.empty(values.shape, dtype)
@@ -110,9 +110,17 @@ def convert(
     return out
 
 
-def _can_hold(values: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether the result fits the array's memory, and that is the array's own: a view's may be needed elsewhere."""
-    return dtype.itemsize <= values.itemsize and values.flags.owndata and values.flags.carray
+def _can_hold(values: np.ndarray, source: ElementType, to_type: ElementType) -> bool:
+    """Whether the memory of ``values`` can take the result while it is made.
+
+    The kernels of these types have read all of a block before they write to its result. A view is left alone:
+    its memory is not its own and may be needed elsewhere.
+    """
+    if to_type.name in _SMALL_FLOATS:
+        reads_first = values.itemsize >= 4
+    else:
+        reads_first = source.is_float and to_type.is_integer and to_type.bits <= 8
+    return reads_first and values.flags.owndata and values.flags.carray
 
 
 def _source_type(values: np.ndarray, from_type: ElementType) -> ElementType:
@@ -155,21 +163,21 @@ def _kernel(source: str, to: str, rounding: str, saturate: bool, round_mode: str
     step = _choice("round_mode", round_mode, _E8M0_STEP)
     if to_type.is_integer:
         if not row.is_float:
-            return _Kernel(_integer_to_integer, to_type)
+            return functools.partial(_integer_to_integer, to_type)
         if to_type.bits > 8:
-            return _Kernel(_float_to_wide_integer)
+            return _float_to_wide_integer
         rounder = rounder if to_type.bits < 8 else _round_toward_zero
-        return _Kernel(_float_to_narrow_integer, to_type, rounder, row.name == "DOUBLE")
+        return _float_to_narrow_integer(to_type, rounder, row.name == "DOUBLE")
     if to == "BOOL":
-        return _Kernel(_to_bool)
+        return _to_bool
     if to in _SMALL_FLOATS:
-        return _Kernel(_to_small_float, *_SMALL_FLOATS[to])
+        return functools.partial(_to_small_float, *_SMALL_FLOATS[to])
     if to == "FLOAT8E8M0":
-        return _Kernel(_to_e8m0, saturate, *step)
+        return functools.partial(_to_e8m0, saturate, *step)
     if to in _FLOAT8_MAX or to in ("FLOAT16", "BFLOAT16"):
-        return _Kernel(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
+        return functools.partial(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
     if to in ("FLOAT", "DOUBLE"):
-        return _Kernel(_copy)
+        return _copy
     raise ModelError(f"there is no cast from {source} to {to}")
 
 
@@ -235,42 +243,44 @@ def _plain(block: np.ndarray) -> np.ndarray:
     return block if block.dtype.isbuiltin == 1 else block.astype(np.int8)
 
 
-def _float_to_narrow_integer(
-    to_type: ElementType,
-    rounder: _Rounder,
-    double: bool,
-    block: np.ndarray,
-    out: np.ndarray,
-    scratch: _Scratch,
-) -> None:
+def _float_to_narrow_integer(to_type: ElementType, rounder: _Rounder, double: bool) -> _Kernel:
     """Round, and keep the low bits of the two's complement: types of up to 8 bits.
 
     A float to which 1.5 * 2**23 (float32; 2**52 for float64) is added is rounded to an integer, nearest even,
     and the low bits of the sum's pattern are that integer's. Where a block holds a value that is too large for
     this, or no number, all of it takes the slower way, which is exact for everything.
     """
-    floats, integers, fraction_bits = (scratch.f64, scratch.i64, 52) if double else (scratch.f32, scratch.i32, 23)
-    first, rounded, rest = (buffer[: block.size] for buffer in floats)
-    pattern = integers[1][: block.size]
-    real = first.dtype.type
-    if block.dtype != first.dtype:
-        np.copyto(first, block, casting="unsafe")
-        block = first
+    real, fraction_bits = (np.float64, 52) if double else (np.float32, 23)
     bias = _sign_bias(to_type)
     magic = real(1.5 * 2.0**fraction_bits + bias)
-    if rounder is _round_nearest_even:
-        np.add(block, magic, out=rounded)
-    else:
-        rounder(block, rounded, rest)
-        np.add(rounded, magic, out=rounded)
-    lowest = int(real(2.0**fraction_bits).view(pattern.dtype))
-    if pattern.min() < lowest or pattern.max() >= lowest + (1 << fraction_bits):
-        rounder(block, rounded, rest)
-        _modulo_256(rounded, rest)
-        np.copyto(pattern, rounded, casting="unsafe")
-        np.add(pattern, bias, out=pattern)
-    np.copyto(out, pattern, casting="unsafe")
-    _wrap(out, to_type.bits, bias)
+    lowest = int(real(2.0**fraction_bits).view(np.int64 if double else np.int32))
+    highest = lowest + (1 << fraction_bits) - 1
+    adds_at_once = rounder is _round_nearest_even
+
+    def kernel(block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+        size = block.size
+        first, rounded, rest = scratch.f64 if double else scratch.f32
+        pattern = (scratch.i64 if double else scratch.i32)[1]
+        if size != BLOCK:
+            first, rounded, rest, pattern = first[:size], rounded[:size], rest[:size], pattern[:size]
+        if block.dtype != real:
+            np.copyto(first, block, casting="unsafe")
+            block = first
+        if adds_at_once:
+            np.add(block, magic, out=rounded)
+        else:
+            rounder(block, rounded, rest)
+            np.add(rounded, magic, out=rounded)
+        # The methods min() and max() do the same at twice the cost of the call.
+        if np.minimum.reduce(pattern) < lowest or np.maximum.reduce(pattern) > highest:
+            rounder(block, rounded, rest)
+            _modulo_256(rounded, rest)
+            np.copyto(pattern, rounded, casting="unsafe")
+            np.add(pattern, bias, out=pattern)
+        np.copyto(out, pattern, casting="unsafe")
+        _wrap(out, to_type.bits, bias)
+
+    return kernel
 
 
 def _modulo_256(values: np.ndarray, rest: np.ndarray) -> None:
@@ -405,7 +415,3 @@ def _to_e8m0(
     if not saturate:
         power[bits < _E8M0_MIN] = _E8M0_NAN
     power[(bits > _EXPONENT) | ((bits < 0) & (bits != _SIGN))] = _E8M0_NAN
-
-
-# These have read all of a block before they write its result.
-_IN_PLACE = (_float_to_narrow_integer, _to_small_float)

@@ -444,6 +444,28 @@ def test_the_input_is_never_changed_and_may_be_read_only(to):
     assert values.tobytes() == before
 
 
+@pytest.mark.parametrize("source", ["FLOAT", "DOUBLE", "FLOAT16", "INT8", "INT32", "INT64"])
+@pytest.mark.parametrize("to", ["INT2", "UINT4", "INT8", "FLOAT4E2M1", "FLOAT8E8M0", "FLOAT8E5M2", "BOOL", "FLOAT"])
+def test_the_memory_of_the_input_may_hold_the_result(source, to):
+    values = (np.arange(3 * BLOCK + 5).reshape(-1, 1) % 11 - 5).astype(row(source).dtype)
+    if source == "FLOAT":
+        values[BLOCK + 1] = np.nan
+        values[7] = 1e30
+    expected = cast(values, source, to)
+    result = cast(values.copy(), source, to, give_away=True)
+    assert result.shape == expected.shape
+    assert result.tobytes() == expected.tobytes()
+
+
+def test_an_array_that_is_given_away_holds_the_result_and_a_view_never_does():
+    values = np.array([1.0, 2.0, 3.0], np.float32)
+    view = values[:]
+    assert not np.shares_memory(cast(view, "FLOAT", "INT2", give_away=True), values)
+    assert view.tolist() == [1.0, 2.0, 3.0]
+    assert not np.shares_memory(cast(values, "FLOAT", "INT2"), values)
+    assert np.shares_memory(cast(values, "FLOAT", "INT2", give_away=True), values)
+
+
 @pytest.mark.parametrize("to", ["INT2", "FLOAT4E2M1"])
 def test_no_temporary_grows_with_the_input(to):
     values = np.ones(64 * BLOCK, np.float32)[::2]
