@@ -1,4 +1,7 @@
-"""Cast and CastLike with an emulated type on either side: the domain's CastLike, between exact stock casts."""
+"""Cast and CastLike with an emulated type on either side: folded, or redirected as the lowering asks.
+
+The custom lowering gives the domain's CastLike, between exact stock casts; the standard one stock operators alone.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ import onnx_ir as ir
 from ort_castlike import _constants, _kernels
 from ort_castlike._context import DOMAIN, Context, describe
 from ort_castlike._errors import ModelError
+from ort_castlike._rules.standard_casts import standard_cast
 from ort_castlike._types import ElementType, element_type
 
 __all__ = ["RULES", "cast", "redirect"]
 
 
 def cast(node: ir.Node, context: Context) -> None:
-    """Fold a cast of a constant; turn any other into the domain's CastLike."""
+    """Fold a cast of a constant; redirect any other."""
     op_type = node.op_type
     source = node.inputs[0] if node.inputs else None
     from_type = context.element(source, node)
@@ -33,7 +37,8 @@ def cast(node: ir.Node, context: Context) -> None:
         context.changed(node, op_type, f"a constant of {to_type.name}")
         return
     redirect(node, context, source, from_type, to_type)
-    context.changed(node, op_type, f"{DOMAIN}::CastLike from {from_type.name} to {to_type.name}")
+    means = "stock operators" if context.options.lowering == "standard" else f"{DOMAIN}::CastLike"
+    context.changed(node, op_type, f"{means} from {from_type.name} to {to_type.name}")
 
 
 RULES = {("", "Cast"): cast, ("", "CastLike"): cast}
@@ -78,6 +83,16 @@ def _fold(
 
 def redirect(node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType) -> None:
     """Turn a node into a cast of ``source``; what it has of saturate and round_mode applies."""
+    if context.options.lowering == "standard":
+        saturate, round_mode = _saturate(node), _round_mode(node)
+        standard_cast(node, context, source, from_type, to_type, saturate=saturate, round_mode=round_mode)
+    else:
+        _custom_cast(node, context, source, from_type, to_type)
+
+
+def _custom_cast(
+    node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType
+) -> None:
     shape = source.shape
     crossing = from_type.crossing
     if crossing != (from_type.carrier or from_type.name):

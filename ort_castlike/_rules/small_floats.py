@@ -1,0 +1,85 @@
+"""Casts into FLOAT4E2M1, the float6 types and FLOAT8E8M0 as stock operators, each value rounded once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from ort_castlike._rules.chain import Chain
+
+__all__ = ["SMALL_FLOATS", "round_to_power_of_two", "round_to_small_float"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Format:
+    """A format without infinities and NaN.
+
+    Attributes:
+        mantissa: Bits of its mantissa.
+        lowest: Exponent of its smallest normal number.
+        limit: Its largest value.
+    """
+
+    mantissa: int
+    lowest: int
+    limit: float
+
+
+SMALL_FLOATS: Mapping[str, _Format] = {
+    "FLOAT4E2M1": _Format(1, 0, 6.0),
+    "FLOAT6E2M3": _Format(3, 0, 7.5),
+    "FLOAT6E3M2": _Format(2, -2, 28.0),
+}
+
+_SMALLEST, _LARGEST = 2.0**-127, 2.0**127  # of FLOAT8E8M0
+
+
+def round_to_small_float(chain: Chain, value: ir.Value, to: str) -> ir.Value:
+    """A FLOAT or DOUBLE value at the nearest number of a small format, ties to even, saturating; -0 for a NaN."""
+    small = SMALL_FLOATS[to]
+    clipped = chain.clip(value, -small.limit, small.limit)
+    magnitude = chain.clip(chain("Abs", value), 2.0**small.lowest, small.limit)
+    # The distance between neighbours of the format, a power of two: dividing by it is exact, and Round keeps -0.
+    step = _power_below(chain, magnitude, 2.0**-small.mantissa)
+    rounded = chain("Mul", chain("Round", chain("Div", clipped, step)), step)
+    numbers = chain(
+        "Where", chain("IsNaN", value, gives="BOOL"), _minus_zero(chain, value), rounded, gives=chain.type_of(value)
+    )
+    return chain.cast(numbers, "FLOAT16")
+
+
+def _minus_zero(chain: Chain, value: ir.Value) -> ir.Value:
+    return chain.scalar(-0.0, chain.type_of(value))
+
+
+def round_to_power_of_two(chain: Chain, value: ir.Value, round_mode: str, saturate: bool) -> ir.Value:
+    """A DOUBLE value at a power of two that FLOAT8E8M0 holds, as a FLOAT; a NaN where there is none."""
+    clipped = chain.clip(value, _SMALLEST, _LARGEST)
+    if round_mode == "up":
+        # A power of two falls to the number before it, any other number stays above the power before it.
+        below = _power_below(chain, chain.times(clipped, 1.0 - 2.0**-53))
+        power = chain.times(below, 2.0)
+    elif round_mode == "nearest":
+        half = chain.times(_power_below(chain, clipped), 0.5)
+        power = _power_below(chain, chain("Add", clipped, half))
+    else:
+        power = _power_below(chain, clipped)
+    lowest = chain.scalar(0.0 if saturate else _SMALLEST, "DOUBLE")
+    valid = chain("GreaterOrEqual", value, lowest, gives="BOOL")
+    if not saturate:
+        fits = chain("LessOrEqual", value, chain.scalar(_LARGEST, "DOUBLE"), gives="BOOL")
+        valid = chain("And", valid, fits)
+    return chain.select(valid, chain.cast(power, "FLOAT"), float("nan"))
+
+
+def _power_below(chain: Chain, value: ir.Value, scale: float = 1.0) -> ir.Value:
+    """``scale`` times the largest power of two that is not above a positive number.
+
+    With p bits of precision, q = (2**(p-1) + 1) * x holds the mantissa of x twice, one copy in the last place of the
+    other; q times the number just below 1 loses exactly the leading one (S. M. Rump's unit in the first place).
+    """
+    precision = 53 if chain.type_of(value) == "DOUBLE" else 24
+    product = chain.times(value, (2.0 ** (precision - 1) + 1.0) * scale)
+    return chain("Sub", product, chain.times(product, 1.0 - 2.0**-precision))
