@@ -1,0 +1,226 @@
+"""DequantizeLinear: the stock operator on the carrier or on a packed constant, with what keeps it right.
+
+The standard: y = (x - zero_point) * scale. Here the product is a float32, rounded once more to the output type where
+that has 16 bits. For 16-bit and FLOAT8E8M0 scales that is the exact product rounded once: such a scale times a small
+integer, a float4 or a float6 fits the 24 digits of a float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_castlike import _constants
+from ort_castlike._context import Context, describe
+from ort_castlike._errors import ModelError
+from ort_castlike._rules.granularity import Granularity
+from ort_castlike._rules.operands import converted, operands, zeros_like
+from ort_castlike._types import ElementType, element_type
+
+__all__ = ["dequantize"]
+
+_OUTPUT_TYPES = ("FLOAT", "FLOAT16", "BFLOAT16")
+_LARGEST_BLOCK = 256
+# The optimizer of 1.20 to 1.29 moves these in front of a DequantizeLinear by way of a QuantizeLinear, which it types
+# wrong where there is no zero point and which truncates in float16.
+_MOVED = frozenset(("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
+_SEEN_THROUGH = frozenset(("Cast", "CastLike", "Dropout", "Identity"))
+
+
+@dataclasses.dataclass
+class _Stock:
+    """The stock DequantizeLinear that computes a node, before it is put into the graph."""
+
+    x: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value | None
+    granularity: Granularity
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        return [value for value in (self.x, self.scale, self.zero_point) if value is not None]
+
+    def emit(self, node: ir.Node, context: Context, to_type: ElementType) -> ir.Node:
+        """Turn ``node`` into it, and a Cast where it gives another type than is wanted; the node that it became."""
+        assert self.scale.type is not None
+        gives = self.scale.type.dtype.name
+        attributes = self.granularity.attributes()
+        if gives == to_type.name:
+            context.become(node, "DequantizeLinear", self.inputs, attributes)
+            return node
+        shape = node.outputs[0].shape
+        product = context.insert(node, "DequantizeLinear", self.inputs, attributes, gives=gives, shape=shape)
+        context.become(node, "Cast", [product], [ir.AttrInt64("to", ir.DataType[to_type.name])])
+        producer = product.producer()
+        assert producer is not None
+        return producer
+
+
+def dequantize(node: ir.Node, context: Context) -> None:
+    """Dequantize the carrier, or a constant in a packed type that the runtime fuses into its 4-bit kernels."""
+    x, scale, zero_point = operands(node)
+    from_type, to_type = context.element(x, node), context.element(node.outputs[0], node)
+    if to_type.name not in _OUTPUT_TYPES:
+        raise ModelError(
+            f"node {describe(node)}: DequantizeLinear gives {to_type.name}, and can give {', '.join(_OUTPUT_TYPES)}; "
+            "set output_dtype, which a FLOAT8E8M0 scale needs"
+        )
+    stock = _Stock(x, scale, zero_point, Granularity.of(node))
+    if from_type.is_integer or not from_type.is_emulated:
+        _dequantize_integers(node, context, stock, from_type, to_type)
+    elif from_type.name == "FLOAT4E2M1" and _can_double(context, stock):
+        _dequantize_doubled(node, context, stock, to_type)
+    else:
+        _dequantize_floats(node, context, stock, to_type)
+
+
+def _dequantize_integers(
+    node: ir.Node, context: Context, stock: _Stock, from_type: ElementType, to_type: ElementType
+) -> None:
+    packs = from_type.is_emulated and all(
+        value is None or context.constant(value) is not None for value in (stock.x, stock.zero_point)
+    )
+    exposed = not stock.granularity.block_size and (not packs or _moves(node.outputs[0]))
+    if exposed and stock.zero_point is None:
+        packs = packs and context.constant(stock.scale) is not None  # whose shape a packed zero point takes
+        _give_zero_point(node, context, stock, from_type, packs=packs)
+    if exposed or to_type.name != "FLOAT16" or context.element(stock.scale, node) != to_type:
+        stock.scale = converted(node, context, stock.scale, "FLOAT")
+    if packs:
+        _split_blocks(context, stock)
+    unchanged = (
+        from_type.packed == from_type.name
+        and packs
+        and list(node.inputs[: len(stock.inputs)]) == stock.inputs
+        and stock.scale.type == node.outputs[0].type
+        and not node.attributes.get_int("output_dtype", 0)
+    )
+    if unchanged:
+        context.pack(node, 0, 2)
+        return
+    becomes = stock.emit(node, context, to_type)
+    if packs:
+        context.pack(becomes, 0, 2)
+    held = (from_type.packed if packs else from_type.carrier) or from_type.name
+    context.changed(node, "DequantizeLinear", f"DequantizeLinear of {held}")
+
+
+def _moves(value: ir.Value) -> bool:
+    """Whether the optimizer may move what takes a value in front of what gives it."""
+    pending, seen = [value], {value}
+    while pending:
+        for use in pending.pop().uses():
+            if use.node.op_type in _MOVED:
+                return True
+            if use.node.op_type in _SEEN_THROUGH:
+                fresh = [output for output in use.node.outputs if output not in seen]
+                pending.extend(fresh)
+                seen.update(fresh)
+    return False
+
+
+def _give_zero_point(node: ir.Node, context: Context, stock: _Stock, from_type: ElementType, *, packs: bool) -> None:
+    """The default written out, for types that the optimizer would take for uint8."""
+    if packs:
+        assert from_type.packed is not None
+        dtype = element_type(from_type.packed).dtype
+        stock.zero_point = context.derived_constant(
+            stock.scale, f"zeros_{from_type.packed.lower()}", lambda tensor: ir.Tensor(_zeros(tensor, dtype))
+        )
+    elif from_type.is_integer and from_type.bits <= 16:
+        stock.zero_point = zeros_like(node, context, stock.scale, from_type.carrier or from_type.name)
+
+
+def _zeros(tensor: ir.TensorProtocol, dtype: np.dtype) -> np.ndarray:
+    return np.zeros(tensor.shape.numpy(), dtype)
+
+
+def _split_blocks(context: Context, stock: _Stock) -> None:
+    """Blocks of at most 256: the fused kernels of 1.20 to 1.29 give garbage or do not load with larger ones.
+
+    They take powers of two only, and a constant scale.
+    """
+    axis, block_size = stock.granularity.axis, stock.granularity.block_size
+    is_power = block_size & (block_size - 1) == 0
+    if block_size <= _LARGEST_BLOCK or not is_power or context.constant(stock.scale) is None:
+        return
+    data = context.constant(stock.x)
+    assert data is not None
+    blocks = -(-data.shape.numpy()[axis] // _LARGEST_BLOCK)
+    times = block_size // _LARGEST_BLOCK
+    kind = f"times_{times}_axis_{axis}"
+    repeat = functools.partial(_repeated, times=times, axis=axis, size=blocks)
+    stock.scale = context.derived_constant(stock.scale, kind, repeat)
+    if stock.zero_point is not None:
+        stock.zero_point = context.derived_constant(stock.zero_point, kind, repeat)
+    stock.granularity = Granularity(axis, _LARGEST_BLOCK)
+
+
+def _repeated(tensor: ir.TensorProtocol, *, times: int, axis: int, size: int) -> ir.TensorProtocol:
+    values = _constants.values(tensor)
+    repeated = np.repeat(values, times, axis=axis).take(np.arange(size), axis=axis)
+    packed = element_type(tensor.dtype).packed
+    if packed is not None:
+        return _constants.emulated_tensor(repeated, element_type(packed), "")
+    return ir.Tensor(repeated)
+
+
+def _can_double(context: Context, stock: _Stock) -> bool:
+    """Whether 2x is a constant of int8 and half the scale exact, so far as that can be known.
+
+    A computed float32 scale counts as exact: below 2**-125 its half may lose the last digit, 2**-150.
+    """
+    if any(value is not None and context.constant(value) is None for value in (stock.x, stock.zero_point)):
+        return False
+    scale = context.constant(stock.scale)
+    if scale is None:
+        return True
+    values = _constants.values(scale).astype(np.float32)
+    return bool(((values * np.float32(0.5) * np.float32(2) == values) | np.isnan(values)).all())
+
+
+def _dequantize_doubled(node: ir.Node, context: Context, stock: _Stock, to_type: ElementType) -> None:
+    """A constant FLOAT4E2M1 as int8 that holds 2x, with half the scale."""
+    stock.x = context.derived_constant(stock.x, "doubled", _doubled)
+    if stock.zero_point is not None:
+        stock.zero_point = context.derived_constant(stock.zero_point, "doubled", _doubled)
+    elif not stock.granularity.block_size:
+        stock.zero_point = zeros_like(node, context, stock.scale, "INT8")
+    if context.constant(stock.scale) is not None:
+        stock.scale = context.derived_constant(stock.scale, "half_float", _half)
+    else:
+        half = context.stock_constant(np.array(0.5, np.float32), "half")
+        scale = converted(node, context, stock.scale, "FLOAT")
+        stock.scale = context.insert(node, "Mul", [scale, half], gives="FLOAT", shape=scale.shape)
+    _split_blocks(context, stock)
+    stock.emit(node, context, to_type)
+    context.changed(node, "DequantizeLinear", "DequantizeLinear of INT8 that holds 2x, with half the scale")
+
+
+def _doubled(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return _constants.mapped_tensor(tensor, element_type("INT8"), "", lambda values: (values * 2).astype(np.int8))
+
+
+def _half(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    half = np.float32(0.5)
+    return _constants.mapped_tensor(tensor, element_type("FLOAT"), "", lambda values: values.astype(np.float32) * half)
+
+
+def _dequantize_floats(node: ir.Node, context: Context, stock: _Stock, to_type: ElementType) -> None:
+    """The arithmetic itself, in float32; the stock operator takes no float16 as data."""
+    data = converted(node, context, stock.x, "FLOAT")
+    if stock.zero_point is not None:
+        offset = converted(node, context, stock.zero_point, "FLOAT")
+        offset = stock.granularity.spread(node, context, offset, stock.x)
+        data = context.insert(node, "Sub", [data, offset], gives="FLOAT", shape=stock.x.shape)
+    scale = converted(node, context, stock.scale, "FLOAT")
+    scale = stock.granularity.spread(node, context, scale, stock.x)
+    if to_type.name == "FLOAT":
+        context.become(node, "Mul", [data, scale])
+    else:
+        product = context.insert(node, "Mul", [data, scale], gives="FLOAT", shape=stock.x.shape)
+        context.become(node, "Cast", [product], [ir.AttrInt64("to", ir.DataType[to_type.name])])
+    context.changed(node, "DequantizeLinear", "a product in float32")

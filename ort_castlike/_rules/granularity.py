@@ -1,0 +1,85 @@
+"""How scales and zero points lie over the tensor that they belong to: one for all, for each slice, for each block."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import onnx_ir as ir
+
+from ort_castlike._context import Context, describe
+from ort_castlike._errors import ModelError
+
+__all__ = ["Granularity"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Granularity:
+    """How the scale of a QuantizeLinear or DequantizeLinear lies over its data.
+
+    Attributes:
+        axis: The quantization axis, negative values count from the back.
+        block_size: Elements of that axis which share a scale; 0 where there are no blocks.
+    """
+
+    axis: int
+    block_size: int
+
+    @classmethod
+    def of(cls, node: ir.Node) -> Granularity:
+        return cls(node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0))
+
+    def attributes(self) -> list[ir.Attr]:
+        """The attributes that say so, the default aside."""
+        attributes = [ir.AttrInt64("axis", self.axis)] if self.axis != 1 else []
+        if self.block_size:
+            attributes.append(ir.AttrInt64("block_size", self.block_size))
+        return attributes
+
+    def spread(self, node: ir.Node, context: Context, value: ir.Value, data: ir.Value) -> ir.Value:
+        """A scale or zero point in a shape that broadcasts to ``data``, by nodes in front of ``node``.
+
+        Raises:
+            ModelError: That takes the rank of the data or the scale, and it is not known; or the scale has a rank
+                that it cannot have.
+        """
+        assert value.type is not None
+        gives = value.type.dtype.name
+        if self.block_size:
+            indices = self._block_of_each(node, context, data)
+            return context.insert(node, "Gather", [value, indices], [ir.AttrInt64("axis", self.axis)], gives=gives)
+        rank = None if value.shape is None else len(value.shape)
+        if rank is not None and rank > 1:
+            raise ModelError(
+                f"node {describe(node)}: {value.name!r} has {rank} dimensions and the node no block_size; "
+                "a scale or zero point without blocks is a scalar or has one dimension"
+            )
+        is_scalar = rank == 0 or (rank == 1 and value.shape == (1,))
+        behind = 0 if is_scalar else self._dimensions_behind(node, data)
+        if behind <= 0:
+            return value
+        shape = context.stock_constant(np.array([-1] + [1] * behind, np.int64), "shape")
+        return context.insert(node, "Reshape", [value, shape], gives=gives)
+
+    def _dimensions_behind(self, node: ir.Node, data: ir.Value) -> int:
+        """How many dimensions of the data follow the axis."""
+        if self.axis < 0:
+            return -self.axis - 1
+        if data.shape is None:
+            raise ModelError(
+                f"node {describe(node)}: the rank of {data.name!r} is not known; give it a value_info in the model"
+            )
+        return len(data.shape) - self.axis - 1
+
+    def _block_of_each(self, node: ir.Node, context: Context, data: ir.Value) -> ir.Value:
+        """For each place on the axis, the number of its block."""
+        size = None if data.shape is None else data.shape[self.axis]
+        if isinstance(size, int):
+            return context.stock_constant(np.arange(size, dtype=np.int64) // self.block_size, "blocks")
+        axis = context.stock_constant(np.array(self.axis, np.int64), "axis")
+        zero, one = (context.stock_constant(np.array(number, np.int64), "number") for number in (0, 1))
+        block_size = context.stock_constant(np.array(self.block_size, np.int64), "number")
+        shape = context.insert(node, "Shape", [data], gives="INT64")
+        count = context.insert(node, "Gather", [shape, axis], gives="INT64")
+        places = context.insert(node, "Range", [zero, count, one], gives="INT64")
+        return context.insert(node, "Div", [places, block_size], gives="INT64")
