@@ -85,10 +85,8 @@ class _Body:
             # An interrupt may then come up only when the result is there; it is kept for after the run.
             with deferred_interrupts():
                 result = self._cast(values, **attributes)
-        except Exception as error:
-            self._keep(_explained(error, attributes))
         except BaseException as error:
-            self._keep(error)
+            self._keep(error, attributes)
         return self._zeros(values) if result is None else result
 
     def _cast(
@@ -115,23 +113,25 @@ class _Body:
         try:
             return np.zeros(np.shape(values), self._dtype).view(_Handover)
         except BaseException as error:
-            self._keep(error)
+            self._keep(error, {})
             # Of the wrong shape, for want of memory: what follows in the model may fail, and an error is kept.
             return np.zeros((0,), self._dtype).view(_Handover)
 
-    def _keep(self, error: BaseException) -> None:
+    def _keep(self, error: BaseException, attributes: dict[str, Any]) -> None:
         """Leave ``error`` for take_error(), and in the log for those who run a session of onnxruntime's own."""
+        with contextlib.suppress(BaseException):
+            if isinstance(error, CastLikeError):
+                error = _explained(error, attributes)
         self.shared.errors.append((threading.get_ident(), error))
         with contextlib.suppress(BaseException):
-            _log.error("%s", error if isinstance(error, Exception) else type(error).__name__)
+            _log.error("%s: %s", type(error).__name__, error)
 
 
-def _explained(error: Exception, attributes: dict[str, Any]) -> CastLikeError:
+def _explained(error: CastLikeError, attributes: dict[str, Any]) -> CastLikeError:
     given = ", ".join(f"{name}={value!r}" for name, value in attributes.items())
-    kind = type(error) if isinstance(error, CastLikeError) else ModelError
-    explained = kind(
-        f"a node {_QUALIFIED}({given}) could not be computed: {error or type(error).__name__}; "
-        "rewrite the original model again; the result is zeros"
+    explained = type(error)(
+        f"a node {_QUALIFIED}({given}) gives zeros, since there is no such cast: {error}; "
+        "rewrite the original model again"
     )
     explained.__cause__ = error
     return explained
