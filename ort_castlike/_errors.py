@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "CastLikeError",
     "FeedError",
     "ModelError",
     "OptionError",
     "RegistrationError",
+    "SaveError",
     "TargetError",
     "UnsupportedOperatorError",
+    "joined",
 ]
 
 
 class CastLikeError(Exception):
-    """Root of every error that ort_castlike raises."""
+    """Root of every error that ort_castlike raises.
+
+    Attributes:
+        reasons: Each thing that is wrong, where one error stands for several.
+    """
+
+    reasons: tuple[str, ...] = ()
+
+
+def joined(errors: Sequence[CastLikeError]) -> CastLikeError:
+    """One error, of the kind of the first, that stands for several."""
+    first = errors[0]
+    if len(errors) == 1:
+        error = first
+    else:
+        lines = [f"  - {error}" for error in errors]
+        error = type(first)("\n".join([f"{len(errors)} things keep the model from being rewritten:", *lines]))
+    error.reasons = tuple(reason for error in errors for reason in error.reasons or (str(error),))
+    return error
 
 
 class ModelError(CastLikeError):
@@ -39,3 +61,7 @@ class FeedError(CastLikeError, ValueError):
 
 class RegistrationError(CastLikeError):
     """The custom operators could not be put into a SessionOptions."""
+
+
+class SaveError(CastLikeError, OSError):
+    """A rewritten model could not be written; what was at its place is unchanged."""

@@ -1,15 +1,17 @@
-"""External data: that a location stays in the model's folder and names a regular file."""
+"""External data: what references to it mean, that they stay in the model's folder, and data that is still to come."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 
+import onnx
 import onnx_ir as ir
 
 from ort_castlike._errors import ModelError
 
-__all__ = ["check_location"]
+__all__ = ["Pending", "check_location", "tensor_of"]
 
 
 def check_location(tensor: ir.ExternalTensor, size: int = 0) -> None:
@@ -44,3 +46,54 @@ def check_location(tensor: ir.ExternalTensor, size: int = 0) -> None:
             f"{culprit} has {status.st_size} bytes and the tensor needs bytes {offset} to {offset + length}; "
             "the file is not complete"
         )
+
+
+def tensor_of(reference: onnx.TensorProto, base_dir: str) -> ir.ExternalTensor:
+    """The tensor that a reference to external data stands for.
+
+    Raises:
+        ModelError: The reference cannot be understood.
+    """
+    try:
+        tensor = ir.serde.deserialize_tensor(reference, base_dir)
+    except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
+        raise ModelError(f"tensor {reference.name!r}: its external data cannot be understood: {error}") from error
+    assert isinstance(tensor, ir.ExternalTensor)
+    return tensor
+
+
+class Pending:
+    """Tensors that are left out of a model while it is serialized, with references in their place."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, tuple[str, ir.TensorProtocol]] = {}
+        self._prefix = f"pending-{secrets.token_hex(8)}-"
+
+    def hold(self, value: ir.Value) -> None:
+        """Put a reference in place of an initializer's tensor."""
+        tensor = value.const_value
+        assert tensor is not None
+        name = value.name or ""
+        location = f"{self._prefix}{len(self._tensors)}"
+        self._tensors[location] = (name, tensor)
+        value.const_value = ir.ExternalTensor(
+            location,
+            0,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props),
+        )
+
+    def tensor(self, reference: onnx.TensorProto) -> ir.TensorProtocol | None:
+        """The tensor that was left out for a reference; None where it is a reference to data that exists."""
+        for entry in reference.external_data:
+            if entry.key == "location" and entry.value in self._tensors:
+                return self._tensors[entry.value][1]
+        return None
+
+    def by_name(self) -> dict[str, ir.TensorProtocol]:
+        """All tensors by the names of their initializers."""
+        return dict(self._tensors.values())

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ort_castlike._errors import ModelError
+from ort_castlike._load import add_sparse_initializers
 
 __all__ = ["infer_types"]
 
@@ -26,17 +27,35 @@ def infer_types(model: ir.Model) -> list[ir.Value]:
     Raises:
         ModelError: ONNX's inference refuses the model.
     """
-    values = list(_node_outputs(model.graph))
+    values = list(_inferrable(model.graph))
     if all(value.type is not None and value.shape is not None for value in values):
         return []
+    _type_loop_inputs(model.graph)
     untyped = [value for value in values if value.type is None]
     _merge(model.graph, _inferred(model).graph)
     return untyped
 
 
-def _node_outputs(graph: ir.Graph) -> Iterator[ir.Value]:
+def _inferrable(graph: ir.Graph) -> Iterator[ir.Value]:
+    """What nodes give, and what they hand to their subgraphs."""
     for node in graph.all_nodes():
         yield from (output for output in node.outputs if output.name)
+    for subgraph in graph.subgraphs():
+        yield from subgraph.inputs
+
+
+def _type_loop_inputs(graph: ir.Graph) -> None:
+    """Type the counter and the condition in the bodies of loops: inference does not, and onnxruntime needs it."""
+    for node in graph.all_nodes():
+        body = node.attributes.get("body")
+        if node.op_type != "Loop" or node.domain != "" or body is None or body.is_ref():
+            continue
+        for index, dtype in enumerate((ir.DataType.INT64, ir.DataType.BOOL)):
+            if index < len(node.inputs) and index < len(body.as_graph().inputs):
+                value, actual = body.as_graph().inputs[index], node.inputs[index]
+                value.type = value.type or ir.TensorType(dtype)
+                if value.shape is None and (index == 0 or actual is None):
+                    value.shape = ir.Shape(())
 
 
 def _inferred(model: ir.Model) -> onnx.ModelProto:
@@ -59,6 +78,7 @@ def _inferred(model: ir.Model) -> onnx.ModelProto:
     finally:
         for value, tensor in held:
             value.const_value = tensor
+    add_sparse_initializers(model, proto)
     try:
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:

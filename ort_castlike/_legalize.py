@@ -8,12 +8,14 @@ import onnx_ir as ir
 
 from ort_castlike import _constants, _opset
 from ort_castlike._context import DOMAIN, Context, describe, emulated_element, type_text
-from ort_castlike._errors import CastLikeError, ModelError
-from ort_castlike._inference import infer_types
+from ort_castlike._errors import CastLikeError, ModelError, joined
+from ort_castlike._functions import infer_and_inline
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report
 from ort_castlike._rules import RULES, WEIGHT_RULES
+from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
+from ort_castlike._stock import releases_for, releases_that_run
 
 __all__ = ["LegalizePass", "legalize"]
 
@@ -51,24 +53,29 @@ class LegalizePass(ir.passes.InPlacePass):
             raise ir.passes.PostconditionError(str(error)) from error
 
 
-def legalize(model: ir.Model, options: Options) -> Report:
+def legalize(model: ir.Model, options: Options, report: Report | None = None) -> Report:
     """Rewrite ``model`` in place for the options' target and say what was done.
 
+    Args:
+        model: The model.
+        options: What is asked for.
+        report: The report to fill, which then says what was found out also when an error is raised.
+
     Raises:
-        CastLikeError: The model is broken, holds an operator that has no rule, or does not fit the target.
+        CastLikeError: The model is broken, holds operators that have no rule, or does not fit the target. One error
+            stands for all that the rules refuse, or for all that the target does.
     """
     before = (model.opset_imports.get("", 1), model.ir_version)
-    report = Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
+    report = report or Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
     context = Context(model, options)
-    untyped = infer_types(model)
+    name_dead_outputs(model, context.fresh_name)
+    bring_in_outer_values(model.graph, context.fresh_name)
+    untyped, inlined = infer_and_inline(model, context.fresh_name)
     _remember_types(context)
     original = dict(context.original)
-    for graph in _graphs(model):
-        for node in tuple(graph):
-            _apply_rule(node, context)
-            weight_rule = WEIGHT_RULES.get((node.domain, node.op_type))
-            if weight_rule is not None:
-                weight_rule(node, context)
+    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
+    report.runs_on_before = releases_that_run(model, _uses(context), *before)
+    _apply_rules(context)
     signature = _signature(context)
     context.remove_dead()
     context.encode_constants()
@@ -77,15 +84,18 @@ def legalize(model: ir.Model, options: Options) -> Report:
     if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
         model.opset_imports[DOMAIN] = 1
     lowered = _opset.lower(model, options.target)
-    report.notes = [*context.notes, *lowered]
+    report.notes = [*inlined, *context.notes, *lowered]
     report.opset = (before[0], model.opset_imports.get("", 1))
     report.ir_version = (before[1], model.ir_version)
+    report.runs_on_after = releases_for(report.opset[1], report.ir_version[1])
     _verify(model)
     for value in untyped:
-        if value not in context.original:
+        node = value.producer()
+        # onnxruntime infers no shape for a custom operator, and a Scan needs the shapes of what its body gives.
+        if value not in context.original and (node is None or node.domain != DOMAIN):
             value.type, value.shape = None, None
     retyped = any(value.type != type_ for value, type_ in context.original.items())
-    report.changed = bool(retyped or report.changes or lowered) or before != (
+    report.changed = bool(retyped or report.changes or inlined or lowered) or before != (
         report.opset[1],
         report.ir_version[1],
     )
@@ -127,6 +137,33 @@ def _check_initializer(value: ir.Value) -> None:
         )
     if emulated_element(value.type) is not None:
         _constants.check_payload(tensor)
+
+
+def _uses(context: Context) -> Iterator[tuple[str, str, str]]:
+    """Where the model meets emulated types, for ``releases_that_run``."""
+    for value, type_ in context.original.items():
+        element = emulated_element(type_)
+        assert element is not None
+        yield "", "Constant", element.name
+        producer = value.producer()
+        nodes = [use.node for use in value.uses()]
+        for node in [producer, *nodes] if producer is not None else nodes:
+            yield node.domain, node.op_type, element.name
+
+
+def _apply_rules(context: Context) -> None:
+    errors: list[CastLikeError] = []
+    for graph in _graphs(context.model):
+        for node in tuple(graph):
+            try:
+                _apply_rule(node, context)
+                weight_rule = WEIGHT_RULES.get((node.domain, node.op_type))
+                if weight_rule is not None:
+                    weight_rule(node, context)
+            except CastLikeError as error:
+                errors.append(error)
+    if errors:
+        raise joined(errors)
 
 
 def _apply_rule(node: ir.Node, context: Context) -> None:

@@ -1,57 +1,22 @@
-"""From what a user gives (path, bytes, ModelProto, onnx_ir.Model) to an onnx_ir model of its own, and back."""
+"""From a ModelProto to an onnx_ir model of its own, and back, with what onnx_ir does not hold kept on the side."""
 
 from __future__ import annotations
 
-import os
-from typing import TypeAlias
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 
-import google.protobuf.message
 import onnx
 import onnx_ir as ir
 
+from ort_castlike import _protos
 from ort_castlike._errors import ModelError
+from ort_castlike._types import element_type
 
-__all__ = ["ModelSource", "read_proto", "to_ir", "to_proto"]
+__all__ = ["add_sparse_initializers", "to_ir", "to_proto"]
 
-ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
-
-
-def read_proto(source: ModelSource) -> onnx.ModelProto:
-    """The ModelProto behind a path, bytes, or itself; external data stays where it is.
-
-    Raises:
-        ModelError: There is no such file, or what is there is no ONNX model.
-    """
-    if isinstance(source, onnx.ModelProto):
-        return source
-    if isinstance(source, (str, os.PathLike)):
-        return _read_file(os.fspath(source))
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return _parse(bytes(source), "the given bytes")
-    raise ModelError(
-        f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, and not {type(source).__name__}"
-    )
-
-
-def _read_file(path: str) -> onnx.ModelProto:
-    if not os.path.isfile(path):
-        raise ModelError(f"{path!r} is no file")
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except OSError as error:
-        raise ModelError(f"{path!r} cannot be read: {error}") from error
-    return _parse(data, repr(path))
-
-
-def _parse(data: bytes, what: str) -> onnx.ModelProto:
-    try:
-        proto = onnx.load_model_from_string(data)
-    except (google.protobuf.message.DecodeError, ValueError, RecursionError) as error:
-        raise ModelError(f"{what} cannot be read as an ONNX model: {error}; is the file complete?") from error
-    if not proto.HasField("graph") or not proto.ir_version:
-        raise ModelError(f"{what} holds no ONNX model: it has no graph or no IR version; is the file complete?")
-    return proto
+# The key in a graph's meta under which the GraphProto that it was read from is kept.
+_ORIGINAL = "ort_castlike.original"
 
 
 def to_ir(proto: onnx.ModelProto, *, base_dir: str = "") -> ir.Model:
@@ -64,12 +29,21 @@ def to_ir(proto: onnx.ModelProto, *, base_dir: str = "") -> ir.Model:
     Raises:
         ModelError: The model contradicts itself: a name given twice, an unknown element type.
     """
+    sparse = any(graph.sparse_initializer for graph in _protos.graphs(proto.graph))
     try:
-        model = ir.serde.deserialize_model(proto)
+        with _unheard() if sparse else contextlib.nullcontext():
+            model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
         raise ModelError(f"the model cannot be understood: {_innermost(error)}") from error
+    # onnx_ir reads the graphs that nodes hold in the order of the protos.
+    for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+        graph.meta[_ORIGINAL] = graph_proto
+    if sparse:
+        _type_sparse_initializers(model.graph, {})
     for graph in (model.graph, *model.graph.subgraphs()):
         ir.external_data.set_base_dir(graph, base_dir)
+    for function in model.functions.values():
+        ir.external_data.set_base_dir(function.graph, base_dir)
     return model
 
 
@@ -88,8 +62,148 @@ def to_proto(model: ir.Model, original: onnx.ModelProto | None = None) -> onnx.M
         raise ModelError(f"the rewritten model cannot be serialized: {cause}") from error
     if original is not None:
         proto.training_info.extend(original.training_info)
-        proto.graph.sparse_initializer.extend(original.graph.sparse_initializer)
+        order = {entry.domain: index for index, entry in enumerate(original.opset_import)}
+        proto.opset_import.sort(key=lambda entry: order.get(entry.domain, len(order)))
+    add_sparse_initializers(model, proto)
+    for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+        graph_original = graph.meta.get(_ORIGINAL)
+        if graph_original is not None:
+            _restore(graph_proto, graph_original)
+            if graph is model.graph:
+                _restore_types(graph_proto, graph_original)
+    for tensor in _protos.tensors(proto):
+        _drop_repeated_metadata(tensor)
     return proto
+
+
+def add_sparse_initializers(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Put the sparse initializers, which onnx_ir knows nothing of, back into a model that was serialized."""
+    for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+        graph_proto.sparse_initializer.extend(_sparse_initializers(graph))
+
+
+def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """``graph`` and every graph inside it, in the order of ``_protos.graphs``."""
+    yield graph
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                yield from _graphs(attribute.as_graph())
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for inner in attribute.as_graphs():
+                    yield from _graphs(inner)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Without onnx_ir's warnings: it takes a sparse initializer for a value that nothing gives."""
+    logger = logging.getLogger(ir.serde.__name__)
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def _sparse_initializers(graph: ir.Graph) -> Sequence[onnx.SparseTensorProto]:
+    original = graph.meta.get(_ORIGINAL)
+    return () if original is None else original.sparse_initializer
+
+
+def _type_sparse_initializers(graph: ir.Graph, outer: dict[str, onnx.SparseTensorProto]) -> None:
+    """Give the values that are read from sparse initializers their types."""
+    tensors = dict(outer)
+    for sparse in _sparse_initializers(graph):
+        element = element_type(sparse.values.data_type)
+        if element.is_emulated:
+            raise ModelError(f"sparse initializer {sparse.values.name!r} holds {element.name}; make it a dense one")
+        tensors[sparse.values.name] = sparse
+    for node in graph:
+        for value in node.inputs:
+            if value is None or value.type is not None or value.producer() is not None or value.name not in tensors:
+                continue
+            sparse = tensors[value.name]
+            value.type = ir.TensorType(ir.DataType(sparse.values.data_type))
+            value.shape = ir.Shape(sparse.dims)
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type == ir.AttributeType.GRAPH:
+                _type_sparse_initializers(attribute.as_graph(), tensors)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for inner in attribute.as_graphs():
+                    _type_sparse_initializers(inner, tensors)
+
+
+def _restore(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:
+    """Take from the original what onnx_ir leaves out, and leave out what it adds."""
+    order = {info.name: index for index, info in enumerate(original.value_info)}
+    added = {tensor.name for tensor in graph.initializer} - order.keys()
+    kept = [info for info in graph.value_info if info.name not in added]
+    kept.sort(key=lambda info: order.get(info.name, len(order)))
+    # The entries are copied before the field that holds them is emptied.
+    copies = [_copy(info) for info in kept]
+    del graph.value_info[:]
+    graph.value_info.extend(copies)
+    external = {
+        tensor.name: tensor for tensor in original.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL
+    }
+    for tensor in graph.initializer if external else ():
+        source = external.get(tensor.name)
+        if source is not None and _is_same_reference(tensor, source):
+            tensor.CopyFrom(source)
+
+
+def _restore_types(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:
+    """Write the types that did not change as they were, without the shapes that inference found.
+
+    In subgraphs these stay: onnxruntime wants the shapes of what a Loop or a Scan hands to its body.
+    """
+    for infos, originals in (
+        (graph.input, original.input),
+        (graph.output, original.output),
+        (graph.value_info, original.value_info),
+    ):
+        known = {info.name: info for info in originals}
+        for info in infos:
+            before = known.get(info.name)
+            if before is not None and _element_code(before.type) == _element_code(info.type):
+                info.CopyFrom(before)
+
+
+def _element_code(type_: onnx.TypeProto) -> int:
+    kind = type_.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return _element_code(getattr(type_, kind).elem_type)
+    return getattr(type_, kind).elem_type if kind in ("tensor_type", "sparse_tensor_type") else 0
+
+
+def _copy(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(info)
+    return copy
+
+
+def _is_same_reference(tensor: onnx.TensorProto, source: onnx.TensorProto) -> bool:
+    """Whether an external tensor is the original one: such entries may say more than onnx_ir reads (a checksum)."""
+    entries = {entry.key: entry.value for entry in source.external_data}
+    return (
+        tensor.data_location == onnx.TensorProto.EXTERNAL
+        and tensor.data_type == source.data_type
+        and all(entries.get(entry.key) == entry.value for entry in tensor.external_data)
+    )
+
+
+def _drop_repeated_metadata(tensor: onnx.TensorProto) -> None:
+    """onnx_ir writes the metadata of a tensor that it has from a proto twice."""
+    seen: set[str] = set()
+    for index in range(len(tensor.metadata_props) - 1, -1, -1):
+        key = tensor.metadata_props[index].key
+        if key in seen:
+            del tensor.metadata_props[index]
+        seen.add(key)
 
 
 def _innermost(error: BaseException) -> BaseException:

@@ -53,6 +53,9 @@ class Report:
         notes: Other things that were done: opset lowering, inlined functions.
         blockers: Why the model cannot be rewritten; empty where it can.
         changed: Whether the rewritten model differs from the original.
+        runs_on_before: The supported releases that run the model as it is.
+        runs_on_after: The supported releases that run the rewritten model: of ``rewrite_file`` the one that was
+            written, of ``inspect`` one that is rewritten for the oldest of them.
     """
 
     target: str
@@ -63,7 +66,47 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
     blockers: list[str] = dataclasses.field(default_factory=list)
     changed: bool = False
+    runs_on_before: tuple[str, ...] = ()
+    runs_on_after: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data for JSON."""
-        return dataclasses.asdict(self)
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in dataclasses.asdict(self).items()
+        }
+
+    def __str__(self) -> str:
+        lines = [self._verdict()]
+        lines += [f"  blocked: {blocker}" for blocker in self.blockers]
+        lines.append(f"  opset {_step(self.opset)}, IR version {_step(self.ir_version)}")
+        lines.append(f"  as it is, it runs on: {_releases(self.runs_on_before)}")
+        if not self.blockers:
+            lines.append(f"  rewritten, it runs on: {_releases(self.runs_on_after)}")
+        lines += _section("tensors of emulated types", [_tensor_line(tensor) for tensor in self.tensors])
+        lines += _section("nodes that change", [f"{change.node} becomes {change.becomes}" for change in self.changes])
+        lines += _section("also", self.notes)
+        return "\n".join(lines)
+
+    def _verdict(self) -> str:
+        if self.blockers:
+            return f"cannot be rewritten for onnxruntime {self.target}"
+        if self.changed:
+            return f"rewritten for onnxruntime {self.target}"
+        return f"nothing to rewrite for onnxruntime {self.target}"
+
+
+def _step(versions: tuple[int, int]) -> str:
+    before, after = versions
+    return str(before) if before == after else f"{before} to {after}"
+
+
+def _releases(releases: tuple[str, ...]) -> str:
+    return "onnxruntime " + ", ".join(releases) if releases else "no supported release"
+
+
+def _tensor_line(tensor: EmulatedTensor) -> str:
+    return f"{tensor.role} {tensor.name!r}: {tensor.type} in {tensor.carrier}"
+
+
+def _section(title: str, lines: list[str]) -> list[str]:
+    return [f"  {title} ({len(lines)}):", *(f"    {line}" for line in lines)] if lines else []

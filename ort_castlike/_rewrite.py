@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar, cast
 
+import google.protobuf.message
 import onnx
 import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
 
+from ort_castlike import _constants, _protos, _save
 from ort_castlike._context import DOMAIN
-from ort_castlike._errors import CastLikeError
+from ort_castlike._errors import CastLikeError, ModelError, TargetError
+from ort_castlike._external import Pending, tensor_of
 from ort_castlike._legalize import legalize
-from ort_castlike._load import ModelSource, read_proto, to_ir, to_proto
+from ort_castlike._load import to_ir, to_proto
 from ort_castlike._metadata import RewriteRecord, read_record
 from ort_castlike._options import Options, resolve_options
+from ort_castlike._progress import progress_bar
+from ort_castlike._read import ModelSource, base_dir, read_proto
 from ort_castlike._report import Report
+from ort_castlike._scan import is_settled
+from ort_castlike._stock import releases_for
+from ort_castlike._streams import StreamedTensor
+from ort_castlike._targets import TARGETS
 
 __all__ = ["SessionModel", "inspect", "rewrite", "rewrite_file", "rewrite_for_session"]
+
+_SMALL = 1 << 10  # bytes; smaller tensors are never external data
+_LARGE = 1 << 20  # bytes; from here on a tensor is worth handing to a session outside the model
+_STRUCTURE = 1 << 26  # bytes that are left for a model's graph beside its data
 
 _M = TypeVar("_M", bound="ModelSource | ir.Model")
 
@@ -52,14 +66,17 @@ def rewrite(
         legalize(clone, options)
         return cast(_M, clone)
     proto = read_proto(model)
-    legalized, report = _legalized(model, proto, options)
-    if isinstance(model, (str, os.PathLike)):
-        ir.external_data.load_to_model(legalized)
-    elif not report.changed:
+    rewritten, _ = _legalized(proto, options, base_dir(model))
+    with_data = isinstance(model, (str, os.PathLike))
+    if rewritten is None:
         copy = onnx.ModelProto()
         copy.CopyFrom(proto)
-        return copy
-    return to_proto(legalized, proto)
+    else:
+        _check_size(sum(_sizes(rewritten, external=with_data)))
+        copy = to_proto(rewritten, proto)
+    if with_data:
+        _load_external_data(copy, base_dir(model))
+    return copy
 
 
 def rewrite_file(
@@ -72,7 +89,9 @@ def rewrite_file(
 ) -> Report:
     """Rewrite the model at ``source`` into ``destination`` and say what was done.
 
-    The destination appears whole or not at all.
+    The destination appears whole or not at all; it may be the source itself. The weights are streamed and never whole
+    in memory. External data that does not change stays where it is if the destination is in the same folder. What else
+    there is of external data goes into one file beside the destination, named after it and a digest of the data.
 
     Args:
         source: Path of the model.
@@ -82,21 +101,24 @@ def rewrite_file(
         rounding: As for :func:`rewrite`.
 
     Raises:
+        SaveError: The destination cannot be written; what was there is unchanged.
         CastLikeError: As for :func:`rewrite`.
     """
     options = resolve_options(target=target, lowering=lowering, rounding=rounding)
     proto = read_proto(source)
-    legalized, report = _legalized(source, proto, options)
-    ir.external_data.load_to_model(legalized)
-    rewritten = to_proto(legalized, proto)
-    path = os.fspath(destination)
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        onnx.save_model(rewritten, temporary)
-        os.replace(temporary, path)
-    finally:
-        if os.path.exists(temporary):
-            os.remove(temporary)
+    folder = base_dir(source)
+    model, report = _legalized(proto, options, folder)
+    pending = Pending()
+    if model is not None:
+        _move_out_data(model, pending)
+        rewritten = to_proto(model, proto)
+    elif _is_same_place(source, destination):
+        return report
+    else:
+        rewritten = onnx.ModelProto()
+        rewritten.CopyFrom(proto)
+    with progress_bar(f"writing {os.path.basename(destination)}") as progress:
+        _save.save(rewritten, pending, destination, base_dir=folder, progress=progress)
     return report
 
 
@@ -115,14 +137,40 @@ def inspect(model: ModelSource | ir.Model, *, target: str | None = None) -> Repo
         TargetError: The target is no supported release.
     """
     options = resolve_options(target=target, lowering="custom", rounding="nearest_even")
-    copy = model.clone() if isinstance(model, ir.Model) else to_ir(read_proto(model), base_dir=_base_dir(model))
+    if isinstance(model, ir.Model):
+        copy = model.clone()
+    else:
+        proto = read_proto(model)
+        if is_settled(proto, options.target):
+            return _settled_report(proto, options)
+        copy = to_ir(proto, base_dir=base_dir(model))
     versions = (copy.opset_imports.get("", 1), copy.ir_version)
+    report = Report(str(options.target), (versions[0], versions[0]), (versions[1], versions[1]))
+    trial = copy.clone()
     try:
-        return legalize(copy, options)
+        legalize(copy, options, report)
     except CastLikeError as error:
-        report = Report(str(options.target), (versions[0], versions[0]), (versions[1], versions[1]))
-        report.blockers.append(str(error))
-        return report
+        report.blockers.extend(error.reasons or (str(error),))
+        report.changed = False
+    report.runs_on_after = _reachable(trial, options)
+    return report
+
+
+def _reachable(model: ir.Model, options: Options) -> tuple[str, ...]:
+    """The releases that a model can be rewritten for: all from the oldest on that takes it."""
+    tried: set[tuple[int, int]] = set()
+    for index, target in enumerate(TARGETS):
+        if (target.opset, target.ir_version) in tried:
+            continue
+        tried.add((target.opset, target.ir_version))
+        try:
+            legalize(model.clone(), dataclasses.replace(options, target=target))
+        except TargetError:
+            continue
+        except CastLikeError:
+            break
+        return tuple(map(str, TARGETS[index:]))
+    return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,25 +196,155 @@ def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> Ses
     Raises:
         CastLikeError: As for :func:`rewrite`.
     """
+    pending = Pending()
     if isinstance(source, ir.Model):
-        model, proto = source.clone(), None
-        report = legalize(model, options)
+        model = source.clone()
+        legalize(model, options)
+        _move_out_for_session(model, pending)
+        rewritten = to_proto(model)
     else:
         proto = read_proto(source)
-        model, report = _legalized(source, proto, options)
-        if not report.changed and isinstance(source, (str, os.PathLike)):
-            record, uses_custom_ops = read_record(model.metadata_props), DOMAIN in model.opset_imports
-            return SessionModel(os.fspath(source), {}, record, uses_custom_ops)
-    ir.external_data.load_to_model(model)
-    rewritten = proto if proto is not None and not report.changed else to_proto(model, proto)
-    record, uses_custom_ops = read_record(model.metadata_props), DOMAIN in model.opset_imports
-    return SessionModel(rewritten.SerializeToString(), {}, record, uses_custom_ops)
+        legalized, _ = _legalized(proto, options, base_dir(source))
+        if legalized is None:
+            return _session_model(_as_given(source), proto, {})
+        _move_out_for_session(legalized, pending)
+        rewritten = to_proto(legalized, proto)
+    return _session_model(_serialized(rewritten), rewritten, pending.by_name())
 
 
-def _legalized(source: ModelSource, proto: onnx.ModelProto, options: Options) -> tuple[ir.Model, Report]:
-    model = to_ir(proto, base_dir=_base_dir(source))
-    return model, legalize(model, options)
+def _session_model(
+    model: bytes | str, proto: onnx.ModelProto, initializers: Mapping[str, ir.TensorProtocol]
+) -> SessionModel:
+    record = read_record({entry.key: entry.value for entry in proto.metadata_props})
+    uses_custom_ops = any(entry.domain == DOMAIN for entry in proto.opset_import)
+    return SessionModel(model, initializers, record, uses_custom_ops)
 
 
-def _base_dir(source: ModelSource) -> str:
-    return os.path.dirname(os.path.abspath(source)) if isinstance(source, (str, os.PathLike)) else ""
+def _as_given(source: ModelSource) -> bytes | str:
+    if isinstance(source, onnx.ModelProto):
+        return _serialized(source)
+    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else source
+
+
+def _serialized(proto: onnx.ModelProto) -> bytes:
+    try:
+        return proto.SerializeToString()  # type: ignore[no-any-return]
+    except (google.protobuf.message.EncodeError, ValueError) as error:
+        raise ModelError(
+            f"the model exceeds what a protobuf holds: {error}; save it with external data and give its path"
+        ) from error
+
+
+def _legalized(proto: onnx.ModelProto, options: Options, folder: str) -> tuple[ir.Model | None, Report]:
+    """The model rewritten, None where it stays as it is, and what was done."""
+    if is_settled(proto, options.target):
+        return None, _settled_report(proto, options)
+    model = to_ir(proto, base_dir=folder)
+    report = legalize(model, options)
+    return (model if report.changed else None), report
+
+
+def _settled_report(proto: onnx.ModelProto, options: Options) -> Report:
+    opset = max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+    releases = releases_for(opset, proto.ir_version)
+    return Report(
+        str(options.target),
+        (opset, opset),
+        (proto.ir_version, proto.ir_version),
+        runs_on_before=releases,
+        runs_on_after=releases,
+    )
+
+
+def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Every tensor of a model's graphs: initializers and attributes."""
+    for graph in model.graphs():
+        yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
+    for node in model.graph.all_nodes():
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
+                yield attribute.as_tensor()
+
+
+def _sizes(model: ir.Model, *, external: bool) -> Iterator[int]:
+    """The bytes of data of each tensor, of external ones on request."""
+    return (tensor.nbytes for tensor in _tensors(model) if external or not isinstance(tensor, ir.ExternalTensor))
+
+
+def _check_size(size: int) -> None:
+    if size > _save.PROTOBUF_LIMIT:
+        raise ModelError(
+            f"the rewritten model takes {size} bytes and a ModelProto holds {_save.PROTOBUF_LIMIT}; use rewrite_file, "
+            "which writes such a model with external data"
+        )
+
+
+def _load_external_data(proto: onnx.ModelProto, folder: str) -> None:
+    """Read a model's external data into it."""
+    references = [(reference, tensor_of(reference, folder)) for reference in _protos.external_tensors(proto)]
+    _check_size(sum(tensor.nbytes for _, tensor in references))
+    for reference, tensor in references:
+        reference.raw_data = _constants.payload(tensor).tobytes()
+        reference.ClearField("data_location")
+        del reference.external_data[:]
+
+
+def _move_out_data(model: ir.Model, pending: Pending) -> None:
+    """Leave out of a model what belongs into external data.
+
+    That is what was external before it was encoded anew; and, of a model that exceeds what a protobuf holds, all.
+    """
+    is_external = any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
+    exceeds = sum(_sizes(model, external=False)) > _save.PROTOBUF_LIMIT - _STRUCTURE
+    if exceeds:
+        common_passes.LiftConstantsToInitializersPass(size_limit=_SMALL)(model)
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None or isinstance(tensor, ir.ExternalTensor) or not _is_movable(tensor, _SMALL):
+                continue
+            if exceeds or (is_external and isinstance(tensor, ir.LazyTensor)):
+                pending.hold(value)
+
+
+def _move_out_for_session(model: ir.Model, pending: Pending) -> None:
+    """Leave out of a model what is large or external: a session gets it without a copy in the model.
+
+    onnxruntime takes initializers of the main graph alone this way. Any other external data is read into the model.
+    """
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            tensor = value.const_value
+            if tensor is None:
+                continue
+            is_external = isinstance(tensor, ir.ExternalTensor)
+            if isinstance(tensor, ir.ExternalTensor):
+                _constants.check_payload(tensor)
+            if graph is model.graph and not value.is_graph_input() and (is_external or _is_movable(tensor, _LARGE)):
+                pending.hold(value)
+            elif isinstance(tensor, ir.ExternalTensor):
+                value.const_value = _loaded(tensor)
+    for node in model.graph.all_nodes():
+        for name, attribute in node.attributes.items():
+            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+                node.attributes[name] = ir.AttrTensor(name, _loaded(attribute.value), doc_string=attribute.doc_string)
+
+
+def _is_movable(tensor: ir.TensorProtocol, size: int) -> bool:
+    return tensor.dtype != ir.DataType.STRING and tensor.nbytes >= size
+
+
+def _loaded(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    _constants.check_payload(tensor)
+    shape = tensor.shape.numpy()
+    return StreamedTensor(lambda: _constants.payload_blocks(tensor), tensor.dtype, shape, name=tensor.name, like=tensor)
+
+
+def _is_same_place(source: str | os.PathLike[str], destination: str | os.PathLike[str]) -> bool:
+    """Whether a model that stays as it is has nowhere to go."""
+    try:
+        return os.path.samefile(source, destination) and os.path.samefile(
+            os.path.dirname(os.path.abspath(source)), os.path.dirname(os.path.abspath(destination))
+        )
+    except OSError:
+        return False
