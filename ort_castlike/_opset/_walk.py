@@ -1,0 +1,44 @@
+"""Walks over every node of a graph, its subgraphs at any depth included."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+__all__ = ["all_graphs", "nodes_with_place", "subgraphs"]
+
+
+def subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """The graphs in a node's attributes, with the attribute's name."""
+    for name, attribute in node.attributes.items():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield name, attribute.value
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for graph in attribute.value:
+                yield name, graph
+
+
+def nodes_with_place(graph: ir.Graph, place: str) -> Iterator[tuple[ir.Node, str]]:
+    """Every node under ``graph``, with words that say which graph it is in."""
+    pending = [(graph, place)]
+    while pending:
+        current, where = pending.pop()
+        for node in current:
+            yield node, where
+            pending.extend(
+                (inner, f"{name} of {node.op_type} {node.name or node.outputs[0].name!r} in {where}")
+                for name, inner in subgraphs(node)
+            )
+
+
+def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
+    """``graph`` and every graph inside it."""
+    pending = [graph]
+    while pending:
+        current = pending.pop()
+        yield current
+        for node in current:
+            pending.extend(inner for _, inner in subgraphs(node))
