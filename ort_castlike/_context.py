@@ -6,6 +6,7 @@ context remembers what they were.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -93,6 +94,7 @@ class Context:
         self._derived: dict[tuple[ir.Value, str], ir.Value] = {}
         self._maybe_dead: list[ir.Value] = []
         self._names: set[str] | None = None
+        self._name_counts: collections.Counter[str] = collections.Counter()
 
     # What things are
 
@@ -255,10 +257,11 @@ class Context:
         """A name that no value and no node of the model has."""
         if self._names is None:
             self._names = set(_all_names(self.model))
-        name, count = base, 0
+        name, count = base, self._name_counts[base]
         while name in self._names:
             count += 1
             name = f"{base}_{count}"
+        self._name_counts[base] = count
         self._names.add(name)
         return name
 
@@ -337,6 +340,7 @@ def _values_used(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _all_names(model: ir.Model) -> Iterator[str]:
+    """The names of all values and nodes, in every graph."""
     graphs = [model.graph, *model.graph.subgraphs()]
     for graph in graphs:
         yield from (value.name for value in graph.inputs if value.name)
@@ -344,4 +348,6 @@ def _all_names(model: ir.Model) -> Iterator[str]:
         for node in graph:
             if node.name:
                 yield node.name
+            # An input that nothing in onnx_ir's view gives may be a sparse initializer.
+            yield from (value.name for value in node.inputs if value is not None and value.name)
             yield from (value.name for value in node.outputs if value.name)

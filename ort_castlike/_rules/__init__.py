@@ -12,11 +12,19 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from ort_castlike._context import Context
-from ort_castlike._rules import casts, shape
+from ort_castlike._rules import bitcast, casts, constants, containers, control_flow, quantization, shape
 from ort_castlike._rules.weights import WEIGHT_RULES
 
 __all__ = ["RULES", "WEIGHT_RULES", "Rule"]
 
 Rule = Callable[[ir.Node, Context], None]
 
-RULES: Mapping[tuple[str, str], Rule] = {**casts.RULES, **shape.RULES}
+RULES: Mapping[tuple[str, str], Rule] = {
+    **casts.RULES,
+    **quantization.RULES,
+    **shape.RULES,
+    **constants.RULES,
+    **bitcast.RULES,
+    **control_flow.RULES,
+    **containers.RULES,
+}

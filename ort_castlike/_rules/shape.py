@@ -16,7 +16,6 @@ def keep(node: ir.Node, context: Context) -> None:
 RULES = {
     ("", op_type): keep
     for op_type in (
-        "Constant",
         "Flatten",
         "Identity",
         "Pad",
@@ -24,6 +23,7 @@ RULES = {
         "Shape",
         "Size",
         "Squeeze",
+        "TensorScatter",
         "Transpose",
         "Unsqueeze",
     )
