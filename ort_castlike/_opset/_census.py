@@ -86,10 +86,10 @@ def take_census(model: ir.Model) -> Census:
     return Census(elements, complete)
 
 
-def elements_of(root: ir.Graph) -> frozenset[str]:
+def elements_of(root: ir.Graph, *, possible: bool = True) -> frozenset[str]:
     """The element types that a graph and those inside it name, on values and in attributes.
 
-    Of other domains, and of functions, any integer attribute may name a type.
+    Of other domains, and of functions, any integer attribute may name a type; these count where ``possible`` says so.
     """
     elements: set[str] = set()
     for graph in all_graphs(root):
@@ -97,14 +97,14 @@ def elements_of(root: ir.Graph) -> frozenset[str]:
         for node in graph:
             values.extend(node.outputs)
             if node.attributes:
-                elements.update(_named_types(node.attributes, every_integer=node.domain != ""))
+                elements.update(_named_types(node.attributes, every_integer=possible and node.domain != ""))
         elements.update(element_of(text) for text in map(type_of, values) if text is not None)
     return frozenset(elements)
 
 
 def tensor_elements(model: ir.Model) -> frozenset[str]:
     """The element types of a model's values and tensors."""
-    return frozenset[str]().union(*(elements_of(root) for root in _roots(model)))
+    return frozenset[str]().union(*(elements_of(root, possible=False) for root in _roots(model)))
 
 
 def _roots(model: ir.Model) -> list[ir.Graph]:
