@@ -66,7 +66,9 @@ def _has_work(node: onnx.NodeProto) -> bool:
     if node.domain == "com.microsoft" and node.op_type == "MatMulNBits":
         return True
     for attribute in node.attribute:
-        if attribute.name in _TYPE_ATTRIBUTES and (attribute.ref_attr_name or attribute.i in _CODES):
+        if attribute.ref_attr_name or attribute.HasField("sparse_tensor"):  # what these give is not looked up here
+            return True
+        if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _CODES:
             return True
         if attribute.name == "round_mode" or (attribute.HasField("tp") and _is_emulated(attribute.tp)):
             return True

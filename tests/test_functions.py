@@ -96,7 +96,7 @@ def test_model_whose_functions_touch_nothing_emulated_is_returned_unchanged():
     assert ort_castlike.rewrite(built, target="1.32") == built
 
 
-@pytest.mark.parametrize("given", ["reference", "default", "constant", "through another function"])
+@pytest.mark.parametrize("given", ["reference", "default", "constant", "default constant", "through another function"])
 def test_type_that_only_the_body_or_an_attribute_names_is_found(given):
     cast = with_references(node("Cast", ["x"], ["q"]), to="element")
     body = [cast, node("Cast", ["q"], ["y"], to=to("FLOAT"))]
@@ -105,6 +105,12 @@ def test_type_that_only_the_body_or_an_attribute_names_is_found(given):
         functions = [function("Narrow", ["x"], ["y"], body, attributes=["element"])]
     elif given == "default":
         defaults = [helper.make_attribute("element", to("INT2"))]
+        functions, attributes = [function("Narrow", ["x"], ["y"], body, defaults=defaults)], {}
+    elif given == "default constant":
+        like = node("Constant", [], ["like"])
+        like.attribute.append(reference("value", "like", onnx.AttributeProto.TENSOR))
+        body = [like, node("CastLike", ["x", "like"], ["q"]), node("Cast", ["q"], ["y"], to=to("FLOAT"))]
+        defaults = [helper.make_attribute("like", tensor("like", [0], "INT2"))]
         functions, attributes = [function("Narrow", ["x"], ["y"], body, defaults=defaults)], {}
     elif given == "constant":
         like = node("Constant", [], ["like"], value=tensor("like", [0], "INT2"))

@@ -28,7 +28,7 @@ def hold(node: ir.Node, context: Context) -> None:
 
 def _is_index(node: ir.Node, value: ir.Value) -> bool:
     """Whether a value is a position, a length or a flag, and not what the container holds."""
-    positions = {"SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,), "SplitToSequence": (1,)}
+    positions = {"SequenceAt": (1,), "SequenceErase": (1,), "SequenceInsert": (2,)}
     if any(index < len(node.inputs) and node.inputs[index] is value for index in positions.get(node.op_type, ())):
         return True
     return node.op_type in ("SequenceLength", "OptionalHasElement") and value in node.outputs
@@ -67,7 +67,6 @@ RULES = {
             "SequenceErase",
             "SequenceInsert",
             "SequenceLength",
-            "SplitToSequence",
         )
     },
     ("", "SequenceEmpty"): sequence_empty,
