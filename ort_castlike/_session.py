@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -13,12 +15,12 @@ import numpy as np
 import onnxruntime
 from onnxruntime import OrtValue
 
-from ort_castlike._errors import FeedError, RegistrationError
+from ort_castlike._errors import FeedError, ModelError, RegistrationError
 from ort_castlike._io_binding import IOBinding
 from ort_castlike._metadata import read_record
 from ort_castlike._options import resolve_options
 from ort_castlike._ort_values import to_ort_value, to_python
-from ort_castlike._ports import InvalidFeedError, Port, make_ports
+from ort_castlike._ports import InvalidFeedError, make_ports
 from ort_castlike._session_options import is_ort_format, private_copy
 
 if TYPE_CHECKING:
@@ -149,13 +151,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             except Exception as error:
                 self._blame_feeds(input_feed, error)
                 raise
-        names = self._names(output_names)
-        with self._errors_of_run(input_feed):
-            if self._opaque_outputs.isdisjoint(names):
-                results = super().run(names, feeds, run_options)
-            else:
-                results = self._run_ort_values(names, feeds, run_options)
-        return self._fetched(names, results)
+        return self._run(self._names(output_names), feeds, input_feed, run_options)
 
     def run_async(
         self,
@@ -165,39 +161,28 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         user_data: Any,
         run_options: Any = None,
     ) -> None:
-        """Compute the outputs on another thread, and give them to ``callback(results, user_data, error)``.
+        """Compute the outputs on another thread, and give them to ``callback(results, user_data, error)`` there.
 
         Raises:
             FeedError: A value does not fit its input.
         """
-        names = self._names(output_names)
         feeds = self._feeds(input_feed)
-
-        def finish(results: Sequence[Any], user_data: Any, error: str) -> None:
-            failure = self._custom_ops.take_error() if self._custom_ops else None
-            error = str(failure) if failure is not None else error
-            callback([] if error else self._fetched(names, results), user_data, error)
-            # Until here the run may read the memory of the feeds, so they are kept.
-            feeds.clear()
-
-        if self._opaque_outputs.isdisjoint(names):
-            try:
-                super().run_async(names, feeds, finish, user_data, run_options)
-            except Exception as error:
-                self._blame_feeds(input_feed, error)
-                raise
+        if self._is_plain and all(feeds[name] is input_feed[name] for name in feeds):
+            super().run_async(output_names, input_feed, callback, user_data, run_options)
             return
+        names = self._names(output_names)
 
-        def run() -> None:
+        def work() -> None:
             try:
-                results: Sequence[Any] = self._run_ort_values(names, feeds, run_options)
+                results = self._run(names, feeds, input_feed, run_options)
             except Exception as error:
-                finish([], user_data, str(error))
+                callback([], user_data, str(error))
             else:
-                finish(results, user_data, "")
+                callback(results, user_data, "")
 
-        # onnxruntime would make numpy arrays of the results itself, which it cannot for these types.
-        threading.Thread(target=run, name="ort_castlike.run_async").start()
+        # Not on onnxruntime's thread: that makes numpy arrays of the results, and a session that is dropped there
+        # aborts the process.
+        threading.Thread(target=work, name="ort_castlike.run_async").start()
 
     def run_with_ort_values(
         self,
@@ -213,7 +198,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         if self._emulated_inputs:
             input_dict_ort_values = self._feeds(input_dict_ort_values)
-        with self._errors_of_run(input_dict_ort_values):
+        with self._errors_of_run(input_dict_ort_values, run_options) as run_options:
             return super().run_with_ort_values(  # type: ignore[no-any-return]
                 output_names, input_dict_ort_values, run_options
             )
@@ -224,7 +209,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Raises:
             CastLikeError: As for :meth:`run`.
         """
-        with self._errors_of_run(None):
+        with self._errors_of_run(None, run_options) as run_options:
             super().run_with_iobinding(iobinding, run_options)
 
     def run_with_ortvaluevector(self, *args: Any, **kwargs: Any) -> None:
@@ -233,7 +218,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         Raises:
             CastLikeError: As for :meth:`run`.
         """
-        with self._errors_of_run(None):
+        with self._errors_of_run(None, None):
             super().run_with_ortvaluevector(*args, **kwargs)
 
     def io_binding(self) -> IOBinding:
@@ -300,27 +285,47 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 raise blame from error
 
     @contextlib.contextmanager
-    def _errors_of_run(self, input_feed: Mapping[str, Any] | None) -> Iterator[None]:
-        """Raise what the custom operators met, and put a FeedError in the place of onnxruntime's errors."""
+    def _errors_of_run(self, input_feed: Mapping[str, Any] | None, run_options: Any) -> Iterator[Any]:
+        """Raise what the operators met; put a FeedError or a clear one in the place of onnxruntime's errors.
+
+        Gives the run options for the run, which Ctrl-C ends soon if nobody else's options say otherwise.
+        """
         custom_ops = self._custom_ops
         failure = None
         try:
             if custom_ops is None:
-                yield
+                yield run_options
                 return
-            with custom_ops.deferred_interrupts():
+            notify = None
+            if run_options is None:
+                run_options = onnxruntime.RunOptions()
+                notify = functools.partial(setattr, run_options, "terminate", True)
+            with custom_ops.deferred_interrupts(notify):
                 try:
-                    yield
+                    yield run_options
                 finally:
-                    failure = custom_ops.take_error()
+                    failure = _first_error(custom_ops)
         except Exception as error:
             if failure is not None:
                 raise failure from error
             if input_feed is not None:
                 self._blame_feeds(input_feed, error)
+            if self._rewrite_record is not None:
+                _explain_literal(error)
             raise
         if failure is not None:
             raise failure
+
+    def _run(
+        self, names: list[str], feeds: Mapping[str, Any], input_feed: Mapping[str, Any], run_options: Any
+    ) -> list[Any]:
+        """The outputs for ``feeds``, which were made of the user's ``input_feed``."""
+        with self._errors_of_run(input_feed, run_options) as run_options:
+            if self._opaque_outputs.isdisjoint(names):
+                results = super().run(names, feeds, run_options)
+            else:
+                results = self._run_ort_values(names, feeds, run_options)
+        return [self._output_ports[name].fetch(value) for name, value in zip(names, results, strict=True)]
 
     def _run_ort_values(self, names: list[str], feeds: Mapping[str, Any], run_options: Any) -> list[Any]:
         values = {}
@@ -334,10 +339,6 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                     f"input {name!r}, given where an output is bfloat16 or float8: {error}"
                 ) from error
         return [to_python(value) for value in super().run_with_ort_values(names, values, run_options)]
-
-    def _fetched(self, names: Sequence[str], results: Sequence[Any]) -> list[Any]:
-        ports: Mapping[str, Port] = self._output_ports
-        return [ports[name].fetch(value) for name, value in zip(names, results, strict=True)]
 
 
 def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:
@@ -357,10 +358,29 @@ def _registered(sess_options: onnxruntime.SessionOptions) -> ModuleType:
     return _custom_ops
 
 
+def _first_error(custom_ops: ModuleType) -> BaseException | None:
+    """The first error of a run; the others are dropped, or the next run would be taken to have failed."""
+    first: BaseException | None = custom_ops.take_error()
+    if first is not None:
+        while custom_ops.take_error() is not None:
+            pass
+    return first
+
+
 def _explain_conflict(error: Exception) -> None:
     if "Conflicting with a registered kernel" in str(error):
         raise RegistrationError(
             "the operators of onnxruntime-extensions are registered twice in these session options; this package "
             "registers them itself, with all that the extensions library holds: give session options without "
             "register_custom_ops_library(onnxruntime_extensions.get_library_path())"
+        ) from error
+
+
+def _explain_literal(error: Exception) -> None:
+    """Say what onnxruntime's Cast means where it names the C function alone that read the string."""
+    match = re.search(r"running Cast node. Name:'(.*?)' Status Message: sto[a-z]+\b", str(error))
+    if match is not None:
+        raise ModelError(
+            f"node {match[1]!r} casts a string that is no number, or one out of range; a number is written as "
+            "'-1', '0.5', '1e3', 'INF' or 'NaN'"
         ) from error

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+import onnxruntime_extensions
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime import OrtValue
@@ -19,8 +20,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchF
 
 import ort_castlike
 from ort_castlike import InferenceSession, _rewrite
-from ort_castlike._errors import FeedError, ModelError, OptionError
+from ort_castlike._errors import FeedError, ModelError, OptionError, RegistrationError
 from ort_castlike._initializers import ort_values
+from ort_castlike._metadata import RewriteRecord, write_record
 from ort_castlike._types import CASTLIKE_TYPES, ELEMENT_TYPES, EMULATED_TYPES, ElementType
 
 OPAQUE = ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ")
@@ -455,6 +457,140 @@ def test_one_session_serves_many_threads() -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+# The custom operators.
+
+
+def cast_model(source: str, target: str) -> onnx.ModelProto:
+    """y = x as the target type."""
+    nodes = [helper.make_node("CastLike", ["x", "like"], ["y"], name="cast")]
+    inputs = [tensor("x", source, ("N",)), tensor("like", target, (1,))]
+    return model_of(nodes, inputs, [tensor("y", target, ("N",))], opset=25)
+
+
+def failing_model() -> onnx.ModelProto:
+    """A rewritten model whose two casts fail when they run: there is no rounding named "sideways"."""
+    attributes = {
+        "from_type": "FLOAT",
+        "to_type": "INT2",
+        "rounding": "sideways",
+        "saturate": 1,
+        "round_mode": "up",
+    }
+    nodes = [helper.make_node("CastLike", ["x", "like"], [name], domain="ort_castlike", **attributes) for name in "yz"]
+    like = helper.make_tensor("like", TensorProto.INT8, [0], [])
+    outputs = [tensor(name, "INT8", ("N",)) for name in "yz"]
+    model = model_of(nodes, [tensor("x", "FLOAT", ("N",))], outputs, [like])
+    model.opset_import.add(domain="ort_castlike", version=1)
+    metadata: dict[str, str] = {}
+    types = dict.fromkeys("yz", "tensor(int2)")
+    options = {"target": "1.20", "lowering": "custom", "rounding": "nearest_even"}
+    write_record(RewriteRecord(options, {}, types), metadata)
+    helper.set_model_props(model, metadata)
+    return model
+
+
+FLOATS = np.array([0.5, 1.5, -0.5, 2.5, -1.5], np.float32)
+LIKE = np.zeros(1, ml_dtypes.int2)
+
+
+@pytest.mark.parametrize("lowering", ["custom", "standard"])
+@pytest.mark.parametrize(
+    ("rounding", "integers"),
+    [
+        ("nearest_even", [0, -2, 0, -2, -2]),
+        ("toward_zero", [0, 1, 0, -2, -1]),
+        ("half_away", [1, -2, -1, -1, -2]),
+    ],
+)
+def test_a_cast_runs_with_the_options_of_the_session(lowering: str, rounding: str, integers: list[int]) -> None:
+    session = session_of(cast_model("FLOAT", "INT2"), lowering=lowering, rounding=rounding)
+    (result,) = session.run(None, {"x": FLOATS, "like": LIKE})
+    same(result, np.array(integers, np.int8).astype(ml_dtypes.int2))
+
+
+def test_a_rewritten_model_keeps_the_options_that_it_was_rewritten_with() -> None:
+    model = ort_castlike.rewrite(cast_model("FLOAT", "INT2"), rounding="half_away")
+    (result,) = session_of(model).run(None, {"x": FLOATS, "like": LIKE})
+    assert result.astype(np.int8).tolist() == [1, -2, -1, -1, -2]
+
+
+def test_a_session_can_be_made_again_with_its_operators() -> None:
+    session = session_of(cast_model("FLOAT", "INT2"), sess_options=onnxruntime.SessionOptions())
+    session.set_providers(["CPUExecutionProvider"])
+    (result,) = session.run(None, {"x": FLOATS, "like": LIKE})
+    assert result.astype(np.int8).tolist() == [0, -2, 0, -2, -2]
+
+
+@pytest.mark.parametrize("lowering", ["custom", "standard"])
+def test_a_string_that_is_no_number_is_a_clear_error(lowering: str) -> None:
+    session = session_of(cast_model("STRING", "INT2"), lowering=lowering)
+    feeds = {"x": np.array(["1", "-2.5", "1e0"], object), "like": LIKE}
+    assert session.run(None, feeds)[0].astype(np.int8).tolist() == [1, -2, 1]
+    feeds["x"][1] = "two"
+    with pytest.raises(ort_castlike.CastLikeError, match="a string that is no number"):
+        session.run(None, feeds)
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_what_a_custom_operator_meets_is_raised_once(parallel: bool) -> None:
+    options = onnxruntime.SessionOptions()
+    if parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = 2
+    broken = session_of(failing_model(), sess_options=options)
+    sound = session_of(cast_model("FLOAT", "INT2"), sess_options=options)
+    for _ in range(3):
+        with pytest.raises(OptionError, match="sideways"):
+            broken.run(None, {"x": FLOATS})
+        assert sound.run(None, {"x": FLOATS, "like": LIKE})[0].astype(np.int8).tolist() == [0, -2, 0, -2, -2]
+    with pytest.raises(OptionError, match="sideways"):
+        broken.run_with_ort_values(None, {"x": OrtValue.ortvalue_from_numpy(FLOATS)})
+    binding = broken.io_binding()
+    binding.bind_cpu_input("x", FLOATS)
+    binding.bind_output("y")
+    with pytest.raises(OptionError, match="sideways"):
+        broken.run_with_iobinding(binding)
+
+
+def test_what_a_custom_operator_meets_reaches_the_callback_of_run_async() -> None:
+    calls: list[tuple[Any, ...]] = []
+    done = threading.Event()
+
+    def callback(*args: Any) -> None:
+        calls.append(args)
+        done.set()
+
+    session_of(failing_model()).run_async(None, {"x": FLOATS}, callback, None)
+    assert done.wait(20)
+    ((results, _, error),) = calls
+    assert len(results) == 0
+    assert "sideways" in error
+
+
+def test_a_wrong_feed_is_refused_where_custom_operators_are() -> None:
+    session = session_of(cast_model("FLOAT", "INT2"))
+    with pytest.raises(FeedError, match="'x'"):
+        session.run(None, {"x": FLOATS.reshape(1, -1), "like": LIKE})
+    with pytest.raises(FeedError, match="'like'"):
+        session.run(None, {"x": FLOATS, "like": FLOATS[:1]})
+
+
+def test_the_operators_registered_twice_are_an_error_that_says_so() -> None:
+    options = onnxruntime.SessionOptions()
+    ort_castlike.register(options)
+    options.register_custom_ops_library(onnxruntime_extensions.get_library_path())
+    with pytest.raises(RegistrationError, match="registered twice"):
+        session_of(cast_model("FLOAT", "INT2"), sess_options=options)
+
+
+def test_options_that_hold_the_operators_already_are_as_good() -> None:
+    options = onnxruntime.SessionOptions()
+    ort_castlike.register(options)
+    for _ in range(2):
+        session = session_of(cast_model("FLOAT", "INT2"), sess_options=options)
+        assert session.run(None, {"x": FLOATS, "like": LIKE})[0].astype(np.int8).tolist() == [0, -2, 0, -2, -2]
 
 
 # What a session is made from.
