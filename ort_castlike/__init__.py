@@ -9,7 +9,7 @@ from ort_castlike._errors import CastLikeError
 from ort_castlike._version import __version__
 
 if TYPE_CHECKING:
-    from ort_castlike import backend
+    import ort_castlike.backend as backend
     from ort_castlike._custom_ops import register
     from ort_castlike._legalize import LegalizePass
     from ort_castlike._rewrite import inspect, rewrite, rewrite_file
