@@ -83,7 +83,7 @@ def _fold(
 
 def redirect(node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType) -> None:
     """Turn a node into a cast of ``source``; what it has of saturate and round_mode applies."""
-    if context.options.lowering == "standard":
+    if context.options.lowering == "standard" or to_type.name == "STRING":  # the text is the runtime's in any case
         saturate, round_mode = _saturate(node), _round_mode(node)
         standard_cast(node, context, source, from_type, to_type, saturate=saturate, round_mode=round_mode)
     else:

@@ -18,20 +18,18 @@ __all__ = ["narrow_float", "narrow_integer"]
 
 def narrow_float(chain: Chain, value: ir.Value, to_type: ElementType, rounding: str) -> ir.Value:
     """A FLOAT or DOUBLE value rounded to a 2- or 4-bit integer, in its carrier."""
-    assert to_type.carrier is not None
     rounded = _ROUNDERS[rounding](chain, _bounded(chain, value, to_type.bits))
     whole = chain.cast(rounded, "INT64" if chain.type_of(value) == "DOUBLE" else "INT32")
-    return _low_bits(chain, chain.cast(whole, to_type.carrier), to_type)
+    return _low_bits(chain, whole, to_type)
 
 
 def narrow_integer(chain: Chain, value: ir.Value, from_type: ElementType, to_type: ElementType) -> ir.Value:
     """The low bits of a bool or of an integer, as a 2- or 4-bit integer in its carrier."""
     assert to_type.carrier is not None
-    carried = chain.cast(value, to_type.carrier)
     low, high = from_type.integer_range if from_type.is_integer else (0, 1)
     if to_type.integer_range[0] <= low and high <= to_type.integer_range[1]:
-        return carried
-    return _low_bits(chain, carried, to_type)
+        return chain.cast(value, to_type.carrier)
+    return _low_bits(chain, value, to_type)
 
 
 def _bounded(chain: Chain, value: ir.Value, bits: int) -> ir.Value:
@@ -74,21 +72,14 @@ _ROUNDERS = {"nearest_even": _nearest_even, "toward_zero": _toward_zero, "half_a
 
 
 def _low_bits(chain: Chain, value: ir.Value, to_type: ElementType) -> ir.Value:
-    """The low bits of an INT8 or UINT8 value, sign-extended where the type is signed."""
-    assert to_type.carrier is not None
+    """The low bits of an integer of any type, sign-extended where the target is signed.
 
-    def kept(value: ir.Value, mask: int) -> ir.Value:
-        return chain("BitwiseAnd", value, chain.scalar(mask, chain.type_of(value)))
-
+    They are masked before the cast to 8 bits: onnxruntime takes the first of two casts in a row away, even one to an
+    integer, and a float that does not fit 8 bits would be cast to them.
+    """
+    value = chain("BitwiseAnd", value, chain.scalar((1 << to_type.bits) - 1, chain.type_of(value)))
     if not to_type.is_signed_integer:
-        return kept(value, (1 << to_type.bits) - 1)
-    if to_type.bits == 2:
-        # 1 - ((1 - x) & 3). Sub takes no int8 on 1.20, and Neg and BitwiseNot cost a tenth of a BitwiseAnd.
-        return _one_minus(chain, kept(_one_minus(chain, value), 3))
-    sign = 1 << (to_type.bits - 1)
-    return chain("BitwiseOr", kept(value, sign - 1), chain("Neg", kept(value, sign)))
-
-
-def _one_minus(chain: Chain, value: ir.Value) -> ir.Value:
-    """1 - x in the arithmetic of int8: ~y is -y - 1, and y is -x."""
-    return chain("Neg", chain("BitwiseNot", chain("Neg", value)))
+        return chain.cast(value, "UINT8")
+    sign = chain.scalar(1 << (to_type.bits - 1), "INT32")  # the narrowest type that has Sub on 1.20
+    flipped = chain("BitwiseXor", chain.cast(value, "INT32"), sign)
+    return chain.cast(chain("Sub", flipped, sign), "INT8")

@@ -39,19 +39,15 @@ _SMALLEST, _LARGEST = 2.0**-127, 2.0**127  # of FLOAT8E8M0
 def round_to_small_float(chain: Chain, value: ir.Value, to: str) -> ir.Value:
     """A FLOAT or DOUBLE value at the nearest number of a small format, ties to even, saturating; -0 for a NaN."""
     small = SMALL_FLOATS[to]
-    clipped = chain.clip(value, -small.limit, small.limit)
-    magnitude = chain.clip(chain("Abs", value), 2.0**small.lowest, small.limit)
+    # A NaN becomes a number that is rounded to -0. Where loses the sign of a zero in its second input, not its third.
+    almost_zero = chain.scalar(-(2.0**-64), chain.type_of(value))
+    numbers = chain("Where", chain("IsNaN", value, gives="BOOL"), almost_zero, value, gives=chain.type_of(value))
+    clipped = chain.clip(numbers, -small.limit, small.limit)
+    magnitude = chain.clip(chain("Abs", clipped), 2.0**small.lowest, small.limit)
     # The distance between neighbours of the format, a power of two: dividing by it is exact, and Round keeps -0.
     step = _power_below(chain, magnitude, 2.0**-small.mantissa)
     rounded = chain("Mul", chain("Round", chain("Div", clipped, step)), step)
-    numbers = chain(
-        "Where", chain("IsNaN", value, gives="BOOL"), _minus_zero(chain, value), rounded, gives=chain.type_of(value)
-    )
-    return chain.cast(numbers, "FLOAT16")
-
-
-def _minus_zero(chain: Chain, value: ir.Value) -> ir.Value:
-    return chain.scalar(-0.0, chain.type_of(value))
+    return chain.cast(rounded, "FLOAT16")
 
 
 def round_to_power_of_two(chain: Chain, value: ir.Value, round_mode: str, saturate: bool) -> ir.Value:
@@ -59,7 +55,7 @@ def round_to_power_of_two(chain: Chain, value: ir.Value, round_mode: str, satura
     clipped = chain.clip(value, _SMALLEST, _LARGEST)
     if round_mode == "up":
         # A power of two falls to the number before it, any other number stays above the power before it.
-        below = _power_below(chain, chain.times(clipped, 1.0 - 2.0**-53))
+        below = _power_below(chain, _reduced(chain, clipped))
         power = chain.times(below, 2.0)
     elif round_mode == "nearest":
         half = chain.times(_power_below(chain, clipped), 0.5)
@@ -80,6 +76,14 @@ def _power_below(chain: Chain, value: ir.Value, scale: float = 1.0) -> ir.Value:
     With p bits of precision, q = (2**(p-1) + 1) * x holds the mantissa of x twice, one copy in the last place of the
     other; q times the number just below 1 loses exactly the leading one (S. M. Rump's unit in the first place).
     """
-    precision = 53 if chain.type_of(value) == "DOUBLE" else 24
-    product = chain.times(value, (2.0 ** (precision - 1) + 1.0) * scale)
-    return chain("Sub", product, chain.times(product, 1.0 - 2.0**-precision))
+    product = chain.times(value, (2.0 ** (_precision(chain, value) - 1) + 1.0) * scale)
+    return chain("Sub", product, _reduced(chain, product))
+
+
+def _reduced(chain: Chain, value: ir.Value) -> ir.Value:
+    """A number times the largest one below 1, rounded: as a difference, since a Mul by nearly 1 is optimized away."""
+    return chain("Sub", value, chain.times(value, 2.0 ** -_precision(chain, value)))
+
+
+def _precision(chain: Chain, value: ir.Value) -> int:
+    return 53 if chain.type_of(value) == "DOUBLE" else 24

@@ -64,9 +64,7 @@ def _as_double(chain: Chain, value: ir.Value) -> ir.Value:
 def _widen(chain: Chain, value: ir.Value, from_type: ElementType, to_type: ElementType, saturate: bool) -> ir.Value:
     """A stock Cast of the carrier, between others where it alone would leave the answer to the CPU."""
     to = to_type.name
-    if to == "STRING" and from_type.is_float:
-        value = chain.cast(value, "DOUBLE")
-    elif to_type.is_integer and from_type.name == "FLOAT8E8M0":
+    if to_type.is_integer and from_type.name == "FLOAT8E8M0":
         value = _within(chain, value, to_type)
     elif to_type.is_integer and from_type.name in SMALL_FLOATS:
         value = chain.cast(value, "INT8")  # so that a negative number wraps in an unsigned type
