@@ -174,9 +174,23 @@ def _apply_rule(node: ir.Node, context: Context) -> None:
     if touched is None:
         return
     rule = RULES.get((node.domain, node.op_type))
-    if rule is None:
+    if rule is not None:
+        rule(node, context)
+    elif not (node.domain and _takes_packed(node, context)):
         raise context.unsupported(node, touched)
-    rule(node, context)
+
+
+def _takes_packed(node: ir.Node, context: Context) -> bool:
+    """Let the INT4 and UINT4 constants that a node takes stay packed; False where it touches other emulated values."""
+    touched = [index for index, value in enumerate(node.inputs) if context.is_emulated(value)]
+    for index in touched:
+        element = context.element(node.inputs[index], node)
+        if element.packed != element.name or context.constant(node.inputs[index]) is None:
+            return False
+    if any(context.is_emulated(output) for output in node.outputs):
+        return False
+    context.pack(node, *touched)
+    return True
 
 
 def _listed(value: ir.Value, type_: ir.TypeProtocol) -> EmulatedTensor:
