@@ -66,23 +66,24 @@ class Pending:
     """Tensors that are left out of a model while it is serialized, with references in their place."""
 
     def __init__(self) -> None:
-        self._tensors: dict[str, tuple[str, ir.TensorProtocol]] = {}
+        self._tensors: dict[str, ir.TensorProtocol] = {}
+        self._held: list[tuple[ir.Value, ir.TensorProtocol]] = []
         self._prefix = f"pending-{secrets.token_hex(8)}-"
 
     def hold(self, value: ir.Value) -> None:
         """Put a reference in place of an initializer's tensor."""
         tensor = value.const_value
         assert tensor is not None
-        name = value.name or ""
         location = f"{self._prefix}{len(self._tensors)}"
-        self._tensors[location] = (name, tensor)
+        self._tensors[location] = tensor
+        self._held.append((value, tensor))
         value.const_value = ir.ExternalTensor(
             location,
             0,
             tensor.nbytes,
             tensor.dtype,
             shape=ir.Shape(tensor.shape.numpy()),
-            name=name,
+            name=value.name or "",
             doc_string=tensor.doc_string,
             metadata_props=dict(tensor.metadata_props),
         )
@@ -91,9 +92,10 @@ class Pending:
         """The tensor that was left out for a reference; None where it is a reference to data that exists."""
         for entry in reference.external_data:
             if entry.key == "location" and entry.value in self._tensors:
-                return self._tensors[entry.value][1]
+                return self._tensors[entry.value]
         return None
 
-    def by_name(self) -> dict[str, ir.TensorProtocol]:
-        """All tensors by the names of their initializers."""
-        return dict(self._tensors.values())
+    def put_back(self) -> None:
+        """Put the tensors back into the model."""
+        for value, tensor in self._held:
+            value.const_value = tensor

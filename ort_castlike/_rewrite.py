@@ -14,7 +14,7 @@ import onnx_ir.passes.common as common_passes
 
 from ort_castlike import _constants, _protos, _save
 from ort_castlike._context import DOMAIN
-from ort_castlike._errors import CastLikeError, ModelError, TargetError
+from ort_castlike._errors import CastLikeError, ModelError, SaveError, TargetError
 from ort_castlike._external import Pending, tensor_of
 from ort_castlike._legalize import legalize
 from ort_castlike._load import to_ir, to_proto
@@ -24,6 +24,7 @@ from ort_castlike._progress import progress_bar
 from ort_castlike._read import ModelSource, base_dir, read_proto
 from ort_castlike._report import Report
 from ort_castlike._scan import is_settled
+from ort_castlike._session_files import SessionFiles
 from ort_castlike._stock import releases_for
 from ort_castlike._streams import StreamedTensor
 from ort_castlike._targets import TARGETS
@@ -31,7 +32,7 @@ from ort_castlike._targets import TARGETS
 __all__ = ["SessionModel", "inspect", "rewrite", "rewrite_file", "rewrite_for_session"]
 
 _SMALL = 1 << 10  # bytes; smaller tensors are never external data
-_LARGE = 1 << 20  # bytes; from here on a tensor is worth handing to a session outside the model
+_IN_MEMORY = 1 << 28  # bytes; up to here a session gets a model and its data as one string of bytes
 _STRUCTURE = 1 << 26  # bytes that are left for a model's graph beside its data
 
 _M = TypeVar("_M", bound="ModelSource | ir.Model")
@@ -178,16 +179,19 @@ class SessionModel:
     """What a session hands to onnxruntime.
 
     Attributes:
-        model: The serialized model, or the original path where nothing had to change.
-        initializers: Initializers that are left out of ``model``, for SessionOptions.add_external_initializers.
+        model: The serialized model, or a path: the original one where nothing had to change, or one in ``files``.
         record: What a rewrite recorded: this one or an earlier one; None where there was none.
         uses_custom_ops: Whether the model has nodes of this package's domain.
+        files: The files behind ``model`` where the model is large. They have to be complete while a session is made
+            from it, and to live as long as the session may be made anew.
+        initializers: Tensors for SessionOptions.add_external_initializers: none, since onnxruntime copies them.
     """
 
     model: bytes | str
     initializers: Mapping[str, ir.TensorProtocol]
     record: RewriteRecord | None
     uses_custom_ops: bool
+    files: SessionFiles | None = None
 
 
 def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> SessionModel:
@@ -195,29 +199,57 @@ def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> Ses
 
     Raises:
         CastLikeError: As for :func:`rewrite`.
+        SaveError: There is no room for the temporary files that a large model needs.
     """
-    pending = Pending()
+    folder = base_dir(source)
+    original = None
     if isinstance(source, ir.Model):
         model = source.clone()
         legalize(model, options)
-        _move_out_for_session(model, pending)
-        rewritten = to_proto(model)
     else:
-        proto = read_proto(source)
-        legalized, _ = _legalized(proto, options, base_dir(source))
+        original = read_proto(source)
+        legalized, _ = _legalized(original, options, folder)
         if legalized is None:
-            return _session_model(_as_given(source), proto, {})
-        _move_out_for_session(legalized, pending)
-        rewritten = to_proto(legalized, proto)
-    return _session_model(_serialized(rewritten), rewritten, pending.by_name())
+            return _session_model(_as_given(source), original)
+        model = legalized
+    size = sum(_sizes(model, external=True))
+    if size <= _IN_MEMORY:
+        return _in_memory(model, original)
+    try:
+        return _in_files(model, original, folder)
+    except SaveError:
+        if size > _save.PROTOBUF_LIMIT:
+            raise
+        return _in_memory(model, original)
 
 
-def _session_model(
-    model: bytes | str, proto: onnx.ModelProto, initializers: Mapping[str, ir.TensorProtocol]
-) -> SessionModel:
+def _in_memory(model: ir.Model, original: onnx.ModelProto | None) -> SessionModel:
+    _load_tensors(model)
+    proto = to_proto(model, original)
+    return _session_model(_serialized(proto), proto)
+
+
+def _in_files(model: ir.Model, original: onnx.ModelProto | None, folder: str) -> SessionModel:
+    pending = Pending()
+    for value in _initializers(model):
+        tensor = value.const_value
+        assert tensor is not None
+        # An onnx_ir.Model may have its tensors in several folders.
+        is_elsewhere = isinstance(tensor, ir.ExternalTensor) and original is None
+        if is_elsewhere or (not isinstance(tensor, ir.ExternalTensor) and _is_movable(tensor, _SMALL)):
+            pending.hold(value)
+    try:
+        proto = to_proto(model, original)
+        files = SessionFiles(proto, pending, folder)
+    finally:
+        pending.put_back()
+    return _session_model(files.path, proto, files)
+
+
+def _session_model(model: bytes | str, proto: onnx.ModelProto, files: SessionFiles | None = None) -> SessionModel:
     record = read_record({entry.key: entry.value for entry in proto.metadata_props})
     uses_custom_ops = any(entry.domain == DOMAIN for entry in proto.opset_import)
-    return SessionModel(model, initializers, record, uses_custom_ops)
+    return SessionModel(model, {}, record, uses_custom_ops, files)
 
 
 def _as_given(source: ModelSource) -> bytes | str:
@@ -258,8 +290,7 @@ def _settled_report(proto: onnx.ModelProto, options: Options) -> Report:
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Every tensor of a model's graphs: initializers and attributes."""
-    for graph in model.graphs():
-        yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
+    yield from (value.const_value for value in _initializers(model) if value.const_value is not None)
     for node in model.graph.all_nodes():
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.TENSOR and not attribute.is_ref():
@@ -298,36 +329,28 @@ def _move_out_data(model: ir.Model, pending: Pending) -> None:
     exceeds = sum(_sizes(model, external=False)) > _save.PROTOBUF_LIMIT - _STRUCTURE
     if exceeds:
         common_passes.LiftConstantsToInitializersPass(size_limit=_SMALL)(model)
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is None or isinstance(tensor, ir.ExternalTensor) or not _is_movable(tensor, _SMALL):
-                continue
-            if exceeds or (is_external and isinstance(tensor, ir.LazyTensor)):
-                pending.hold(value)
+    for value in _initializers(model):
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) or tensor is None or not _is_movable(tensor, _SMALL):
+            continue
+        if exceeds or (is_external and isinstance(tensor, ir.LazyTensor)):
+            pending.hold(value)
 
 
-def _move_out_for_session(model: ir.Model, pending: Pending) -> None:
-    """Leave out of a model what is large or external: a session gets it without a copy in the model.
-
-    onnxruntime takes initializers of the main graph alone this way. Any other external data is read into the model.
-    """
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is None:
-                continue
-            is_external = isinstance(tensor, ir.ExternalTensor)
-            if isinstance(tensor, ir.ExternalTensor):
-                _constants.check_payload(tensor)
-            if graph is model.graph and not value.is_graph_input() and (is_external or _is_movable(tensor, _LARGE)):
-                pending.hold(value)
-            elif isinstance(tensor, ir.ExternalTensor):
-                value.const_value = _loaded(tensor)
+def _load_tensors(model: ir.Model) -> None:
+    """Let external data be read when the model is serialized."""
+    for value in _initializers(model):
+        if isinstance(value.const_value, ir.ExternalTensor):
+            value.const_value = _loaded(value.const_value)
     for node in model.graph.all_nodes():
         for name, attribute in node.attributes.items():
             if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
                 node.attributes[name] = ir.AttrTensor(name, _loaded(attribute.value), doc_string=attribute.doc_string)
+
+
+def _initializers(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        yield from (value for value in graph.initializers.values() if value.const_value is not None)
 
 
 def _is_movable(tensor: ir.TensorProtocol, size: int) -> bool:

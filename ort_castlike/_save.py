@@ -45,6 +45,7 @@ def save(
     *,
     base_dir: str,
     progress: Progress = lambda done, total: None,
+    durable: bool = True,
 ) -> None:
     """Write a model to ``destination``, and the data that it does not hold to a file beside it.
 
@@ -56,6 +57,7 @@ def save(
         destination: Path of the model file.
         base_dir: The folder that the model's external data lies in.
         progress: Called with the bytes of data that are written and that there are to write.
+        durable: Whether the files have to outlive the system: each is on the disk before it gets its name.
 
     Raises:
         ModelError: External data is missing, too short, or outside ``base_dir``; or the model without it exceeds what
@@ -67,7 +69,7 @@ def save(
         item.find(base_dir)
     place = _Place.of(destination, has_data=bool(external))
     try:
-        _write(proto, [item for item in external if not item.lies_in(place.folder)], place, progress)
+        _write(proto, [item for item in external if not item.lies_in(place.folder)], place, progress, durable)
     except OSError as error:
         if isinstance(error, SaveError):
             raise
@@ -154,10 +156,10 @@ class _Place:
         return os.path.join(self.folder, self.name)
 
 
-def _write(proto: onnx.ModelProto, data: list[_External], place: _Place, progress: Progress) -> None:
+def _write(proto: onnx.ModelProto, data: list[_External], place: _Place, progress: Progress, durable: bool) -> None:
     new_data = None
     if data:
-        with _new_file(place) as file:
+        with _new_file(place, durable) as file:
             digest, offsets = _write_data(file.stream, data, progress)
             location = f"{place.name}.{digest}.data"
             for item, offset in zip(data, offsets, strict=True):
@@ -166,7 +168,7 @@ def _write(proto: onnx.ModelProto, data: list[_External], place: _Place, progres
             new_data = None if os.path.lexists(path) else path
             file.publish(path)
     try:
-        with _new_file(place) as file:
+        with _new_file(place, durable) as file:
             file.stream.write(_serialized(proto))
             file.take_mode_of(place.path)
             file.publish(place.path)
@@ -214,8 +216,8 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
 
 
 @contextlib.contextmanager
-def _new_file(place: _Place) -> Iterator[_NewFile]:
-    file = _NewFile(place.folder, place.name)
+def _new_file(place: _Place, durable: bool) -> Iterator[_NewFile]:
+    file = _NewFile(place, durable)
     try:
         yield file
     finally:
@@ -228,10 +230,11 @@ class _NewFile:
     Where the system can, it has no name at all until then, so that not even a killed process leaves it behind.
     """
 
-    def __init__(self, folder: str, name: str) -> None:
-        self._temporary = os.path.join(folder, f".{name}.{os.getpid()}.{next(_COUNTER)}.tmp")
+    def __init__(self, place: _Place, durable: bool) -> None:
+        self._temporary = os.path.join(place.folder, f".{place.name}.{os.getpid()}.{next(_COUNTER)}.tmp")
         self._is_named = False
-        self.stream = os.fdopen(self._open(folder), "wb")
+        self._durable = durable
+        self.stream = os.fdopen(self._open(place.folder), "wb")
 
     def close(self) -> None:
         """Drop the file, unless it was published."""
@@ -250,7 +253,8 @@ class _NewFile:
     def publish(self, path: str) -> None:
         """Give the file its name, in place of what had it."""
         self.stream.flush()
-        os.fsync(self.stream.fileno())
+        if self._durable:
+            os.fsync(self.stream.fileno())
         if not self._is_named:
             # With a folder given, Python lets the system follow the link that /proc shows.
             os.link(_descriptor_path(self.stream.fileno()), self._temporary, src_dir_fd=self.stream.fileno())
