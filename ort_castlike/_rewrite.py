@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TypeVar, cast
 
 import google.protobuf.message
@@ -184,11 +184,9 @@ class SessionModel:
         uses_custom_ops: Whether the model has nodes of this package's domain.
         files: The files behind ``model`` where the model is large. They have to be complete while a session is made
             from it, and to live as long as the session may be made anew.
-        initializers: Tensors for SessionOptions.add_external_initializers: none, since onnxruntime copies them.
     """
 
     model: bytes | str
-    initializers: Mapping[str, ir.TensorProtocol]
     record: RewriteRecord | None
     uses_custom_ops: bool
     files: SessionFiles | None = None
@@ -249,7 +247,7 @@ def _in_files(model: ir.Model, original: onnx.ModelProto | None, folder: str) ->
 def _session_model(model: bytes | str, proto: onnx.ModelProto, files: SessionFiles | None = None) -> SessionModel:
     record = read_record({entry.key: entry.value for entry in proto.metadata_props})
     uses_custom_ops = any(entry.domain == DOMAIN for entry in proto.opset_import)
-    return SessionModel(model, {}, record, uses_custom_ops, files)
+    return SessionModel(model, record, uses_custom_ops, files)
 
 
 def _as_given(source: ModelSource) -> bytes | str:
