@@ -21,13 +21,13 @@ from ort_castlike._metadata import read_record
 from ort_castlike._options import resolve_options
 from ort_castlike._ort_values import to_ort_value, to_python
 from ort_castlike._ports import InvalidFeedError, make_ports
-from ort_castlike._session_options import is_ort_format, private_copy
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
     from ort_castlike._metadata import RewriteRecord
+    from ort_castlike._session_files import SessionFiles
 
 __all__ = ["InferenceSession"]
 
@@ -69,8 +69,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         source = kwargs.pop("path_or_bytes", None) if model is None else model
         options = resolve_options(target=None, lowering=lowering, rounding=rounding)
         self._rewrite_record: RewriteRecord | None = None
-        # Initializers live in memory that onnxruntime borrows, so they live as long as the session.
-        self._borrowed: dict[str, OrtValue] = {}
+        self._files: SessionFiles | None = None
         self._custom_ops: ModuleType | None = None
         if not _is_for_onnxruntime(source, sess_options):
             from ort_castlike._rewrite import rewrite_for_session
@@ -78,17 +77,17 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             rewritten = rewrite_for_session(source, options)
             source = rewritten.model
             self._rewrite_record = rewritten.record
-            if rewritten.initializers:
-                sess_options = self._lend(rewritten.initializers, sess_options)
+            self._files = rewritten.files
             if rewritten.uses_custom_ops:
-                sess_options = sess_options or onnxruntime.SessionOptions()
+                sess_options = onnxruntime.SessionOptions() if sess_options is None else sess_options
                 self._custom_ops = _registered(sess_options)
-        elif sess_options is None and is_ort_format(source, sess_options):
+        elif sess_options is None and _is_ort_format(source, sess_options):
             # What this format holds shows only when it is loaded, and then it needs its operators.
             sess_options = onnxruntime.SessionOptions()
             _registered(sess_options)
         try:
-            super().__init__(source, sess_options, providers, provider_options, **kwargs)
+            with self._complete_files():
+                super().__init__(source, sess_options, providers, provider_options, **kwargs)
         except Exception as error:
             _explain_conflict(error)
             raise
@@ -118,7 +117,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[dict[Any, Any]] | None = None,
     ) -> None:
         """Make the underlying session again with other execution providers."""
-        super().set_providers(providers, provider_options)
+        with self._complete_files():
+            super().set_providers(providers, provider_options)
         self._make_ports()
 
     def run(
@@ -225,16 +225,9 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """An IOBinding that takes and gives ml_dtypes arrays."""
         return IOBinding(self, self._input_ports, self._output_ports)
 
-    def _lend(
-        self, tensors: Mapping[str, ir.TensorProtocol], sess_options: onnxruntime.SessionOptions | None
-    ) -> onnxruntime.SessionOptions:
-        """Session options that hold ``tensors``: not the caller's, which would then fit this model alone."""
-        from ort_castlike._initializers import ort_values
-
-        options = onnxruntime.SessionOptions() if sess_options is None else private_copy(sess_options)
-        self._borrowed = ort_values(tensors)
-        options.add_external_initializers(list(self._borrowed), list(self._borrowed.values()))
-        return options
+    def _complete_files(self) -> contextlib.AbstractContextManager[None]:
+        """Have the files of a model in place that is too large for memory."""
+        return contextlib.nullcontext() if self._files is None else self._files.complete()
 
     def _make_ports(self) -> None:
         record = self._rewrite_record
@@ -341,6 +334,16 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         return [to_python(value) for value in super().run_with_ort_values(names, values, run_options)]
 
 
+def _is_ort_format(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:
+    """Whether onnxruntime reads ``source`` (a path of a file or bytes) as a model in its own format."""
+    if sess_options is not None:
+        with contextlib.suppress(RuntimeError):  # no such entry: the name or the content tells
+            return str(sess_options.get_session_config_entry("session.load_model_format")).upper() == "ORT"
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source).endswith(".ort")
+    return isinstance(source, bytes) and source[4:8] == b"ORTM"
+
+
 def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:
     """Whether there is nothing to rewrite: what onnxruntime alone can read, or refuse in its own words."""
     if isinstance(source, (str, os.PathLike)):
@@ -348,7 +351,7 @@ def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | 
             return True
     elif not isinstance(source, bytes):
         return not hasattr(source, "graph")
-    return is_ort_format(source, sess_options)
+    return _is_ort_format(source, sess_options)
 
 
 def _registered(sess_options: onnxruntime.SessionOptions) -> ModuleType:

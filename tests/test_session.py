@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import pathlib
 import threading
 from collections.abc import Sequence
@@ -19,9 +20,8 @@ from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
 
 import ort_castlike
-from ort_castlike import InferenceSession, _rewrite
+from ort_castlike import InferenceSession
 from ort_castlike._errors import FeedError, ModelError, OptionError, RegistrationError
-from ort_castlike._initializers import ort_values
 from ort_castlike._metadata import RewriteRecord, write_record
 from ort_castlike._types import CASTLIKE_TYPES, ELEMENT_TYPES, EMULATED_TYPES, ElementType
 
@@ -569,6 +569,40 @@ def test_what_a_custom_operator_meets_reaches_the_callback_of_run_async() -> Non
     assert "sideways" in error
 
 
+def test_an_interrupt_ends_a_run_with_custom_operators() -> None:
+    attributes = {
+        "from_type": "FLOAT",
+        "to_type": "INT2",
+        "rounding": "nearest_even",
+        "saturate": 1,
+        "round_mode": "up",
+    }
+    body = helper.make_graph(
+        [
+            helper.make_node("CastLike", ["outer", "like"], ["cast"], domain="ort_castlike", **attributes),
+            helper.make_node("Identity", ["condition_in"], ["condition_out"]),
+        ],
+        "body",
+        [tensor("iteration", "INT64", ()), tensor("condition_in", "BOOL", ())],
+        [tensor("condition_out", "BOOL", ()), tensor("cast", "INT8", ("N",))],
+    )
+    nodes = [helper.make_node("Loop", ["count", ""], ["y"], body=body), helper.make_node("Identity", ["x"], ["outer"])]
+    like = helper.make_tensor("like", TensorProto.INT8, [0], [])
+    inputs = [tensor("count", "INT64", ()), tensor("x", "FLOAT", ("N",))]
+    model = model_of(nodes[::-1], inputs, [tensor("y", "INT8", None)], [like])
+    model.opset_import.add(domain="ort_castlike", version=1)
+    session = session_of(model)
+    feeds = {"count": np.array(3, np.int64), "x": FLOATS}
+    assert session.run(None, feeds)[0].tolist() == [[0, -2, 0, -2, -2]] * 3
+    endless = {"count": np.array(1 << 40, np.int64), "x": FLOATS}
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        session.run(None, endless)
+    timer.join()
+    assert session.run(None, feeds)[0].tolist() == [[0, -2, 0, -2, -2]] * 3
+
+
 def test_a_wrong_feed_is_refused_where_custom_operators_are() -> None:
     session = session_of(cast_model("FLOAT", "INT2"))
     with pytest.raises(FeedError, match="'x'"):
@@ -705,98 +739,3 @@ def test_an_initializer_that_a_feed_may_replace_keeps_its_type() -> None:
     same(session.run(["y"], {"x": x, "w": given})[0], given)
     with pytest.raises(FeedError, match="'w'"):
         session.run(["y"], {"x": x, "w": np.zeros((1, 2), np.float32)})
-
-
-# Initializers that are not in the model's bytes.
-
-
-def left_out(name: str, element: str, shape: Sequence[int], size: int) -> TensorProto:
-    """An initializer whose data lies nowhere, so that the session has to be given it."""
-    proto = TensorProto(name=name, data_type=ELEMENT_TYPES[element].code, dims=shape)
-    proto.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "nowhere.bin"), ("offset", "0"), ("length", str(size))):
-        proto.external_data.add(key=key, value=value)
-    return proto
-
-
-def test_initializers_are_lent_to_one_model_and_not_to_the_callers_options(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
-) -> None:
-    quantized = np.arange(-8, 7).reshape(3, 5) % 16 - 8
-    nibbles = np.append(quantized.reshape(-1) & 15, 0).astype(np.uint8)
-    packed = nibbles[::2] | nibbles[1::2] << 4
-    (tmp_path / "data.bin").write_bytes(b"pad" + packed.tobytes())
-    floats = np.arange(6, dtype=np.float32).reshape(2, 3)
-    bfloats = np.array([1.5, -2], ml_dtypes.bfloat16)
-    shape = ir.Shape([3, 5])
-    external = ir.ExternalTensor("data.bin", 3, len(packed), ir.DataType.INT4, shape=shape, name="q", base_dir=tmp_path)
-    lent = {
-        "q": external,
-        "p": ir.PackedTensor(packed, ir.DataType.INT4, shape=shape, name="p"),
-        "f": ir.Tensor(floats, name="f"),
-        "b": ir.Tensor(bfloats, dtype=ir.DataType.BFLOAT16, name="b"),
-    }
-    nodes = [
-        helper.make_node("DequantizeLinear", ["q", "scale"], ["q_out"]),
-        helper.make_node("DequantizeLinear", ["p", "scale"], ["p_out"]),
-        helper.make_node("Add", ["f", "scale"], ["f_out"]),
-        helper.make_node("Identity", ["b"], ["b_out"]),
-    ]
-    outputs = [tensor(f"{name}_out", "FLOAT", None) for name in "qpf"] + [tensor("b_out", "BFLOAT16", None)]
-    initializers = [
-        left_out("q", "INT4", (3, 5), len(packed)),
-        left_out("p", "INT4", (3, 5), len(packed)),
-        left_out("f", "FLOAT", (2, 3), floats.nbytes),
-        left_out("b", "BFLOAT16", (2,), bfloats.nbytes),
-    ]
-    data = model_of(nodes, [tensor("scale", "FLOAT", ())], outputs, initializers).SerializeToString()
-    model = _rewrite.SessionModel(data, lent, None, uses_custom_ops=False)
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.dynamic_block_base", "4")
-    sessions = []
-    with monkeypatch.context() as patch:
-        patch.setattr(_rewrite, "rewrite_for_session", lambda *_: model)
-        sessions = [
-            InferenceSession(b"model", options),
-            InferenceSession(b"model", options),
-            InferenceSession(b"model"),
-        ]
-    sessions[0].set_providers(["CPUExecutionProvider"])
-    assert sessions[0].get_session_options().get_session_config_entry("session.dynamic_block_base") == "4"
-    same(session_of(identity("INT2"), sess_options=options).run(None, {"x": sample(INT2)})[0], sample(INT2))
-    for session in sessions:
-        q, p, f, b = session.run(None, {"scale": np.array(0.5, np.float32)})
-        same(q, (quantized * 0.5).astype(np.float32))
-        same(p, (quantized * 0.5).astype(np.float32))
-        same(f, floats + np.float32(0.5))
-        same(b, bfloats)
-
-
-def test_a_copy_of_profiling_options_begins_no_profile(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lent = {"f": ir.Tensor(np.ones(2, np.float32), name="f")}
-    nodes = [helper.make_node("Identity", ["f"], ["y"])]
-    data = model_of(nodes, [], [tensor("y", "FLOAT", None)], [left_out("f", "FLOAT", (2,), 8)]).SerializeToString()
-    model = _rewrite.SessionModel(data, lent, None, uses_custom_ops=False)
-    monkeypatch.setattr(_rewrite, "rewrite_for_session", lambda *_: model)
-    options = onnxruntime.SessionOptions()
-    options.enable_profiling = True
-    options.profile_file_prefix = str(tmp_path / "profile")
-    session = InferenceSession(b"model", options)
-    session.end_profiling()
-    assert options.enable_profiling
-    assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_ort_values_of_initializers_borrow_their_memory(tmp_path: pathlib.Path) -> None:
-    array = np.arange(4, dtype=np.float32)
-    packed = np.array([0x21, 0x03], np.uint8)
-    values = ort_values(
-        {
-            "f": ir.Tensor(array),
-            "q": ir.PackedTensor(packed, ir.DataType.UINT4, shape=ir.Shape([3])),
-            "none": ir.PackedTensor(packed[:0], ir.DataType.UINT4, shape=ir.Shape([0, 3])),
-        }
-    )
-    assert values["f"].data_ptr() == array.ctypes.data
-    assert (values["q"].data_type(), values["q"].shape()) == ("tensor(uint4)", [3])
-    assert values["none"].shape() == [0, 3]
