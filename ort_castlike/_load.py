@@ -198,12 +198,10 @@ def _is_same_reference(tensor: onnx.TensorProto, source: onnx.TensorProto) -> bo
 
 def _drop_repeated_metadata(tensor: onnx.TensorProto) -> None:
     """onnx_ir writes the metadata of a tensor that it has from a proto twice."""
-    seen: set[str] = set()
+    first = {entry.key: index for index, entry in reversed(list(enumerate(tensor.metadata_props)))}
     for index in range(len(tensor.metadata_props) - 1, -1, -1):
-        key = tensor.metadata_props[index].key
-        if key in seen:
+        if first[tensor.metadata_props[index].key] != index:
             del tensor.metadata_props[index]
-        seen.add(key)
 
 
 def _innermost(error: BaseException) -> BaseException:

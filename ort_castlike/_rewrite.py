@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
 import google.protobuf.message
@@ -63,7 +64,7 @@ def rewrite(
     """
     options = resolve_options(target=target, lowering=lowering, rounding=rounding)
     if isinstance(model, ir.Model):
-        clone = model.clone()
+        clone = _clone(model)
         legalize(clone, options)
         return cast(_M, clone)
     proto = read_proto(model)
@@ -139,25 +140,25 @@ def inspect(model: ModelSource | ir.Model, *, target: str | None = None) -> Repo
     """
     options = resolve_options(target=target, lowering="custom", rounding="nearest_even")
     if isinstance(model, ir.Model):
-        copy = model.clone()
+        new_copy = functools.partial(_clone, model)
     else:
         proto = read_proto(model)
         if is_settled(proto, options.target):
             return _settled_report(proto, options)
-        copy = to_ir(proto, base_dir=base_dir(model))
+        new_copy = functools.partial(to_ir, proto, base_dir=base_dir(model))
+    copy = new_copy()
     versions = (copy.opset_imports.get("", 1), copy.ir_version)
     report = Report(str(options.target), (versions[0], versions[0]), (versions[1], versions[1]))
-    trial = copy.clone()
     try:
         legalize(copy, options, report)
     except CastLikeError as error:
         report.blockers.extend(error.reasons or (str(error),))
         report.changed = False
-    report.runs_on_after = _reachable(trial, options)
+    report.runs_on_after = _reachable(new_copy, options)
     return report
 
 
-def _reachable(model: ir.Model, options: Options) -> tuple[str, ...]:
+def _reachable(new_copy: Callable[[], ir.Model], options: Options) -> tuple[str, ...]:
     """The releases that a model can be rewritten for: all from the oldest on that takes it."""
     tried: set[tuple[int, int]] = set()
     for index, target in enumerate(TARGETS):
@@ -165,7 +166,7 @@ def _reachable(model: ir.Model, options: Options) -> tuple[str, ...]:
             continue
         tried.add((target.opset, target.ir_version))
         try:
-            legalize(model.clone(), dataclasses.replace(options, target=target))
+            legalize(new_copy(), dataclasses.replace(options, target=target))
         except TargetError:
             continue
         except CastLikeError:
@@ -202,7 +203,7 @@ def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> Ses
     folder = base_dir(source)
     original = None
     if isinstance(source, ir.Model):
-        model = source.clone()
+        model = _clone(source)
         legalize(model, options)
     else:
         original = read_proto(source)
@@ -242,6 +243,15 @@ def _in_files(model: ir.Model, original: onnx.ModelProto | None, folder: str) ->
     finally:
         pending.put_back()
     return _session_model(files.path, proto, files)
+
+
+def _clone(model: ir.Model) -> ir.Model:
+    try:
+        return model.clone()
+    except (RuntimeError, ValueError, KeyError) as error:
+        while error.__cause__ is not None:
+            error = error.__cause__  # type: ignore[assignment]
+        raise ModelError(f"the model cannot be copied: {error}") from error
 
 
 def _session_model(model: bytes | str, proto: onnx.ModelProto, files: SessionFiles | None = None) -> SessionModel:
