@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ort_castlike._errors import ModelError
-from ort_castlike._load import add_sparse_initializers
+from ort_castlike._load import add_sparse_types
 
 __all__ = ["infer_types"]
 
@@ -78,7 +78,7 @@ def _inferred(model: ir.Model) -> onnx.ModelProto:
     finally:
         for value, tensor in held:
             value.const_value = tensor
-    add_sparse_initializers(model, proto)
+    add_sparse_types(model, proto)
     try:
         return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:

@@ -13,7 +13,7 @@ from ort_castlike import _protos
 from ort_castlike._errors import ModelError
 from ort_castlike._types import element_type
 
-__all__ = ["add_sparse_initializers", "to_ir", "to_proto"]
+__all__ = ["add_sparse_types", "to_ir", "to_proto"]
 
 # The key in a graph's meta under which the GraphProto that it was read from is kept.
 _ORIGINAL = "ort_castlike.original"
@@ -64,8 +64,8 @@ def to_proto(model: ir.Model, original: onnx.ModelProto | None = None) -> onnx.M
         proto.training_info.extend(original.training_info)
         order = {entry.domain: index for index, entry in enumerate(original.opset_import)}
         proto.opset_import.sort(key=lambda entry: order.get(entry.domain, len(order)))
-    add_sparse_initializers(model, proto)
     for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+        graph_proto.sparse_initializer.extend(_sparse_initializers(graph))
         graph_original = graph.meta.get(_ORIGINAL)
         if graph_original is not None:
             _restore(graph_proto, graph_original)
@@ -76,10 +76,16 @@ def to_proto(model: ir.Model, original: onnx.ModelProto | None = None) -> onnx.M
     return proto
 
 
-def add_sparse_initializers(model: ir.Model, proto: onnx.ModelProto) -> None:
-    """Put the sparse initializers, which onnx_ir knows nothing of, back into a model that was serialized."""
+def add_sparse_types(model: ir.Model, proto: onnx.ModelProto) -> None:
+    """Write the types of sparse initializers into a model that was serialized for inference.
+
+    They are those of the dense tensors that nodes see; ONNX's inference takes a sparse initializer for another kind.
+    """
     for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
-        graph_proto.sparse_initializer.extend(_sparse_initializers(graph))
+        graph_proto.value_info.extend(
+            onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, sparse.dims)
+            for sparse in _sparse_initializers(graph)
+        )
 
 
 def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
