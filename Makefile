@@ -15,12 +15,13 @@ $(1)/bin/python -m pip install $(PIP_FLAGS) --editable '.[test]' $(2)
 touch $(1)/.installed
 endef
 
-.PHONY: help demo test compat lint bench clean $(RUNTIMES:%=compat-%)
+.PHONY: help demo test compat web lint bench clean $(RUNTIMES:%=compat-%)
 
 help:
 	@echo 'make demo    run an INT2 model here, beside what stock onnxruntime says to it'
 	@echo 'make test    the tests, on the newest onnxruntime'
 	@echo 'make compat  the tests on onnxruntime $(RUNTIMES)'
+	@echo 'make web     models of stock operators alone in node and in a browser'
 	@echo 'make lint    ruff and mypy'
 	@echo 'make bench   the benchmarks'
 	@echo 'make clean   remove the environments and what tools leave behind'
@@ -37,6 +38,10 @@ compat:
 
 $(RUNTIMES:%=compat-%): compat-%: .venv-ort-%/.installed
 	.venv-ort-$*/bin/python -m pytest
+
+web: $(VENV)/.installed web/node_modules/.installed
+	$(VENV)/bin/python web/prepare.py build/web
+	cd web && node node.mjs ../build/web && node browser.mjs ../build/web
 
 lint: $(VENV)/.lint-installed
 	$(VENV)/bin/ruff check .
@@ -56,6 +61,10 @@ $(VENV)/.lint-installed: $(VENV)/.installed
 $(RUNTIMES:%=.venv-ort-%/.installed): .venv-ort-%/.installed: pyproject.toml
 	$(call environment,.venv-ort-$*,onnxruntime==$* onnxruntime-extensions$(EXTENSIONS_$*))
 
+web/node_modules/.installed: web/package.json
+	web/setup.sh
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-ort-* build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-ort-* web/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./.git -prune -o -type d -name __pycache__ -exec rm -rf {} +
