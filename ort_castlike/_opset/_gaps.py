@@ -1,4 +1,4 @@
-"""Operator versions that a release loads the opset of, and has no kernel for.
+"""Operator versions that a release loads the opset of, and has no kernel for, or none for some nodes.
 
 Measured by running ONNX's node tests on the releases, operator by operator, at every opset that each of them loads.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+
+import onnx_ir as ir
 
 from ort_castlike._opset._schemas import schema
 from ort_castlike._opset._site import Site
@@ -23,12 +25,23 @@ def _takes_bool(site: Site) -> bool:
     return site.element(0) == "bool"
 
 
+def _output_differs_from_scale(site: Site) -> bool:
+    code = site.integer("output_dtype", 0)
+    return code is not None and code != 0 and ir.DataType(code).name.lower() != site.element(1)
+
+
+def _division_differs_from_input(site: Site) -> bool:
+    code = site.integer("precision", 0)
+    division = ir.DataType(code).name.lower() if code else site.element(1)
+    return site.element(0) != site.element(1) or division != site.element(0)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Gap:
-    """A version of an operator that no release from ``first`` to ``last`` runs.
+    """Versions of an operator that no release from ``first`` to ``last`` runs.
 
     Attributes:
-        since: The version.
+        since: The versions.
         first: The first release that loads its opset.
         last: The last release that was found without it.
         alone: Whether a node is replaced by its lower form or function body, at the opset that the model has. Else the
@@ -36,34 +49,42 @@ class _Gap:
         when: Which nodes it concerns, all where None.
     """
 
-    since: int
+    since: tuple[int, ...]
     first: tuple[int, int]
     last: tuple[int, int]
     alone: bool = False
     when: Callable[[Site], bool] | None = None
 
     def concerns(self, since: int, target: Target) -> bool:
-        return self.since == since and self.first <= target.release <= self.last
+        return since in self.since and self.first <= target.release <= self.last
 
 
 _GAPS: Mapping[str, tuple[_Gap, ...]] = {
-    "Attention": (_Gap(25, (1, 24), (1, 31), alone=True, when=_has_window),),
-    "BitCast": (_Gap(26, (1, 25), (1, 32), alone=True, when=_takes_bool),),
-    "DequantizeLinear": (_Gap(28, (1, 32), (1, 32)),),
-    "LpNormalization": (_Gap(22, (1, 21), (1, 24)),),
-    "Optional": (_Gap(28, (1, 32), (1, 32)),),
-    "OptionalGetElement": (_Gap(28, (1, 32), (1, 32)),),
-    "OptionalHasElement": (_Gap(28, (1, 32), (1, 32)),),
-    "QuantizeLinear": (_Gap(23, (1, 23), (1, 23)), _Gap(28, (1, 32), (1, 32))),
-    "RoiAlign": (_Gap(22, (1, 21), (1, 32)),),
-    "SwiGLU": (_Gap(28, (1, 32), (1, 32), alone=True),),
-    "Swish": (_Gap(24, (1, 24), (1, 32), alone=True),),
-    "TensorScatter": (_Gap(24, (1, 24), (1, 24), alone=True),),
+    "Attention": (_Gap((25,), (1, 24), (1, 31), alone=True, when=_has_window),),
+    "BitCast": (_Gap((26,), (1, 25), (1, 32), alone=True, when=_takes_bool),),
+    "DequantizeLinear": (
+        _Gap((23, 24, 25), (1, 23), (1, 30), alone=True, when=_output_differs_from_scale),
+        _Gap((28,), (1, 32), (1, 32)),
+    ),
+    "LpNormalization": (_Gap((22,), (1, 21), (1, 24)),),
+    "Optional": (_Gap((28,), (1, 32), (1, 32)),),
+    "OptionalGetElement": (_Gap((28,), (1, 32), (1, 32)),),
+    "OptionalHasElement": (_Gap((28,), (1, 32), (1, 32)),),
+    "QuantizeLinear": (
+        _Gap((23,), (1, 23), (1, 23)),
+        # Mixed types fail to run, and ``precision`` is ignored.
+        _Gap((24, 25), (1, 24), (1, 31), alone=True, when=_division_differs_from_input),
+        _Gap((28,), (1, 32), (1, 32)),
+    ),
+    "RoiAlign": (_Gap((22,), (1, 21), (1, 32)),),
+    "SwiGLU": (_Gap((28,), (1, 32), (1, 32), alone=True),),
+    "Swish": (_Gap((24,), (1, 24), (1, 32), alone=True),),
+    "TensorScatter": (_Gap((24,), (1, 24), (1, 24), alone=True),),
 }
 
 
 def must_be_replaced(site: Site) -> bool:
-    """Whether the target runs the node's operator nowhere near the opset it has, so that the node must go."""
+    """Whether the target cannot run the node at the opset it goes to, and only the node has to change for that."""
     entry = schema(site.node.op_type, min(site.high, site.low))
     return entry is not None and any(
         gap.alone and gap.concerns(entry.since_version, site.target) and (gap.when is None or gap.when(site))

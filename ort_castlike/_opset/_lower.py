@@ -22,6 +22,8 @@ from ort_castlike._targets import TARGETS, Target
 
 __all__ = ["lower"]
 
+_ALIAS = "ai.onnx"
+
 
 @dataclasses.dataclass(frozen=True)
 class _Scope:
@@ -34,7 +36,8 @@ class _Scope:
     @property
     def opset(self) -> int:
         """The opset of the default domain; 0 where it is not imported."""
-        return self.owner.opset_imports.get("", 0)
+        imports = self.owner.opset_imports
+        return imports.get("", imports.get(_ALIAS, 0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +60,7 @@ def lower(model: ir.Model, target: Target) -> list[str]:
 
     The opset of the default domain is lowered in the main graph and in model-local functions; other domains keep
     theirs. Every node is proven to mean the same at the lower opset, given a lower form that does, or refused. A model
-    that fits already keeps its versions; only a Cast's ``round_mode`` that has no effect goes.
+    that fits already keeps its versions; only attributes that have no effect go.
 
     Args:
         model: The model, its types legalized and inferred. It is unchanged where an error is raised.
@@ -70,7 +73,6 @@ def lower(model: ir.Model, target: Target) -> list[str]:
         TargetError: The model's opset is newer than the installed onnx knows, or some nodes or types have no form that
             the release takes. The message lists all of them, and names the lowest release that would take them.
     """
-    _merge_default_domain(model)
     scopes = _scopes(model)
     census = functools.cache(lambda: take_census(model))
     opset = usable_opset(target, _used(scopes))
@@ -88,21 +90,17 @@ def lower(model: ir.Model, target: Target) -> list[str]:
                 verdicts.append((node, verdict))
     newer_types = check_ir_version(model, target)
     if blocks or newer_types:
-        raise TargetError(_message(scopes, target, opset, blocks, newer_types, census))
+        reasons = (*map(str, blocks), *map(_type_reason, newer_types.items()))
+        error = TargetError(
+            _message(scopes, target, opset, reasons, _lowest_release(scopes, target, blocks, newer_types, census))
+        )
+        error.reasons = reasons
+        raise error
     return [
         *_restamp(scopes, opset),
         *lower_ir_version(model, target),
         *_apply_all(model, verdicts),
     ]
-
-
-def _merge_default_domain(model: ir.Model) -> None:
-    """Import the default domain under one name: "ai.onnx" is an alias of ""."""
-    owners: list[ir.Graph | ir.Function] = [model.graph, *model.functions.values()]
-    for owner in owners:
-        alias = owner.opset_imports.pop("ai.onnx", None)
-        if alias is not None:
-            owner.opset_imports.setdefault("", alias)
 
 
 def _scopes(model: ir.Model) -> list[_Scope]:
@@ -131,6 +129,7 @@ def _restamp(scopes: Iterable[_Scope], opset: int) -> list[str]:
     for scope in scopes:
         if scope.opset > opset:
             lines.append(f"opset of {scope.name} lowered from {scope.opset} to {opset}")
+            scope.owner.opset_imports.pop(_ALIAS, None)
             scope.owner.opset_imports[""] = opset
             for node, _ in scope.nodes:
                 if node.domain == "" and node.version is not None:
@@ -152,31 +151,22 @@ def _apply_all(model: ir.Model, verdicts: list[tuple[ir.Node, Edit | Fragment]])
     return [f"{line} ({count} node{'s' if count > 1 else ''})" for line, count in counts.items()]
 
 
-def _message(
-    scopes: list[_Scope],
-    target: Target,
-    opset: int,
-    blocks: list[_Block],
-    newer_types: dict[str, int],
-    census: Callable[[], Census],
-) -> str:
+def _type_reason(row: tuple[str, int]) -> str:
+    return f"{row[0]} needs IR version {row[1]}, and a tensor that no ONNX operator computes on has that type"
+
+
+def _message(scopes: list[_Scope], target: Target, opset: int, reasons: Iterable[str], release: Target | None) -> str:
     highest = max(scope.opset for scope in scopes)
-    lines = [
-        f"the model cannot be lowered to what onnxruntime {target} runs (from opset {highest} to {min(opset, highest)},"
-        f" IR version {target.ir_version}):"
-    ]
-    lines += [f"  - {block}" for block in blocks]
-    lines += [
-        f"  - {name} needs IR version {version} (type of a tensor that ONNX operators do not compute on)"
-        for name, version in newer_types.items()
-    ]
-    release = _lowest_release(scopes, target, blocks, newer_types, census)
-    lines.append(
-        f"onnxruntime {release} is the lowest supported release that takes this; install it or name it as the target"
-        if release is not None
-        else "no supported release takes this: replace the nodes named above, or export the model at an older opset"
+    return "\n".join(
+        [
+            f"the model cannot be lowered to what onnxruntime {target} runs (from opset {highest} to "
+            f"{min(opset, highest)}, IR version {target.ir_version}):",
+            *(f"  - {reason}" for reason in reasons),
+            f"onnxruntime {release} is the lowest supported release that takes this; install it, or name it as target"
+            if release is not None
+            else "no supported release takes this: replace these nodes, or export the model with an older opset",
+        ]
     )
-    return "\n".join(lines)
 
 
 def _lowest_release(

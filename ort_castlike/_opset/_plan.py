@@ -55,8 +55,13 @@ def apply(node: ir.Node, verdict: Edit | Fragment, names: Names) -> None:
 
 def _tidy(site: Site) -> Edit | None:
     rule = ALWAYS.get(site.node.op_type)
-    verdict = None if rule is None else rule(site)
-    return verdict if isinstance(verdict, Edit) and verdict.drop else None
+    verdict = rule(site) if rule is not None and site.node.attributes else None
+    drop = _given(site, verdict.drop) if isinstance(verdict, Edit) else ()
+    return Edit(drop) if drop else None
+
+
+def _given(site: Site, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in site.node.attributes)
 
 
 def _replaced(site: Site, why: str) -> Fragment | Refusal:
@@ -81,7 +86,7 @@ def _across_bumps(site: Site) -> Edit | Fragment | Expand | Refusal:
             verdict = rule(site)
             if not isinstance(verdict, Edit):
                 return verdict
-            drop.extend(name for name in verdict.drop if name in site.node.attributes)
+            drop.extend(_given(site, verdict.drop))
         elif (op_type, since) not in ADDITIONS:
             return Refusal(f"what {op_type} changed with opset {since} is not known to this version of ort_castlike")
     return Edit(tuple(drop))
@@ -111,6 +116,10 @@ def _settled(site: Site, fragment: Fragment, opset: int) -> Fragment | Refusal:
             if any((node.op_type, since) not in ADDITIONS for since in risen):
                 return Refusal(f"ONNX's body for it is of opset {opset} and its {node.op_type} has changed since")
             continue
+        if opset == site.low and schema(node.op_type, opset) is not None:
+            fitted = fit(Site(node, opset, opset, site.target, census), Edit())
+            if isinstance(fitted, Refusal):
+                return Refusal(f"in its lower form: {fitted.reason}")
         verdict = plan(Site(node, opset, site.low, site.target, census))
         if isinstance(verdict, Refusal):
             return Refusal(f"in its lower form: {verdict.reason}")

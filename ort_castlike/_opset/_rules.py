@@ -74,6 +74,11 @@ def _quantize_23(site: Site) -> Verdict:
     return build.rebuilt(inputs, drop=("precision",), how=f"x and y_scale are cast to {element} first")
 
 
+def _quantize_any(site: Site) -> Verdict:
+    """A zero point gives the output's type, and ``output_dtype`` can only repeat it."""
+    return Edit() if site.input(2) is None else Edit(drop=("output_dtype",))
+
+
 def _dequantize_23(site: Site) -> Verdict:
     """``output_dtype`` is also the type of the multiplication: at 21 that is the scale's type."""
     code = site.integer("output_dtype", 0)
@@ -197,8 +202,20 @@ RULES: Mapping[tuple[str, int], Rule] = {
     ("SpaceToDepth", 28): _space_to_depth_28,
 }
 
-# Applied whatever the opset: onnxruntime 1.32 refuses a round_mode that has no effect, which ONNX allows.
-ALWAYS: Mapping[str, Rule] = {"Cast": _cast, "CastLike": _cast_like}
+# Attributes without effect go whatever the opset: onnxruntime 1.32 refuses a round_mode and fails on an output_dtype
+# that ONNX allows.
+ALWAYS: Mapping[str, Rule] = {
+    "Cast": _cast,
+    "CastLike": _cast_like,
+    "DequantizeLinear": _dequantize_23,
+    "QuantizeLinear": _quantize_any,
+}
 
-# Operators that the lower opset lacks and ONNX gives no body for.
-FORMS: Mapping[str, Rule] = {"BitCast": bit_cast, "CumProd": cum_prod, "TensorScatter": tensor_scatter}
+# For operators that the lower opset lacks and ONNX gives no body for, and nodes that a release cannot run as they are.
+FORMS: Mapping[str, Rule] = {
+    "BitCast": bit_cast,
+    "CumProd": cum_prod,
+    "DequantizeLinear": _dequantize_23,
+    "QuantizeLinear": _quantize_23,
+    "TensorScatter": tensor_scatter,
+}
