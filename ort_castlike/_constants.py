@@ -73,9 +73,10 @@ def check_payload(tensor: ir.TensorProtocol) -> None:
 def values(tensor: ir.TensorProtocol) -> np.ndarray:
     """The elements of a tensor of any type that crosses (see ``ElementType.crossing``), in that dtype."""
     element = element_type(tensor.dtype)
+    if element.name == "STRING":
+        return tensor.numpy()
     if not element.is_emulated:
-        size = payload(tensor).size  # checks the length
-        return tensor.numpy() if size else np.zeros(tensor.shape.numpy(), element.dtype)
+        return payload(tensor).view(element.dtype).reshape(tensor.shape.numpy())
     crossing = element_type(element.crossing).dtype
     return _decode(tensor, element).astype(crossing, copy=False)
 
@@ -268,7 +269,8 @@ def _byte_table(name: str) -> np.ndarray:
 def _pair_table(name: str) -> np.ndarray:
     """The two bytes of 4-bit codes for each byte of 2-bit codes, as one little-endian number."""
     nibbles = _byte_table(name).astype(np.int64) & 0xF
-    return (nibbles << np.array([0, 4, 8, 12])).sum(axis=1).astype("<u2")
+    pairs: np.ndarray = (nibbles << np.array([0, 4, 8, 12])).sum(axis=1).astype("<u2")
+    return pairs
 
 
 def emulated_tensor(array: np.ndarray, element: ElementType, name: str) -> ir.TensorProtocol:

@@ -13,6 +13,7 @@ __all__ = [
     "SaveError",
     "TargetError",
     "UnsupportedOperatorError",
+    "innermost",
     "joined",
 ]
 
@@ -25,6 +26,13 @@ class CastLikeError(Exception):
     """
 
     reasons: tuple[str, ...] = ()
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The error that others were raised from, or while it was handled: onnx_ir wraps one in the next."""
+    while error.__cause__ is not None or (error.__context__ is not None and not error.__suppress_context__):
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return error
 
 
 def joined(errors: Sequence[CastLikeError]) -> CastLikeError:

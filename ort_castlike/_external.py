@@ -9,7 +9,7 @@ import stat
 import onnx
 import onnx_ir as ir
 
-from ort_castlike._errors import ModelError
+from ort_castlike._errors import ModelError, innermost
 
 __all__ = ["Pending", "check_location", "tensor_of"]
 
@@ -57,7 +57,7 @@ def tensor_of(reference: onnx.TensorProto, base_dir: str) -> ir.ExternalTensor:
     try:
         tensor = ir.serde.deserialize_tensor(reference, base_dir)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(f"tensor {reference.name!r}: its external data cannot be understood: {error}") from error
+        raise ModelError(f"tensor {reference.name!r}: its external data cannot be found: {innermost(error)}") from error
     assert isinstance(tensor, ir.ExternalTensor)
     return tensor
 

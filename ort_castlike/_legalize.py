@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ort_castlike import _constants, _opset
 from ort_castlike._context import DOMAIN, Context, describe, emulated_element, type_text
+from ort_castlike._defaults import shield_float16_defaults
 from ort_castlike._errors import CastLikeError, ModelError, joined
 from ort_castlike._functions import infer_and_inline
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
@@ -76,6 +77,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]
     report.runs_on_before = releases_that_run(model, _uses(context), *before)
     _apply_rules(context)
+    shield_float16_defaults(context)
     signature = _signature(context)
     context.remove_dead()
     context.encode_constants()
@@ -100,6 +102,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
         report.ir_version[1],
     )
     if report.changed:
+        _rename_repeated_nodes(context)
         _record(model, options, signature)
     return report
 
@@ -152,18 +155,26 @@ def _uses(context: Context) -> Iterator[tuple[str, str, str]]:
 
 
 def _apply_rules(context: Context) -> None:
-    errors: list[CastLikeError] = []
-    for graph in _graphs(context.model):
-        for node in tuple(graph):
-            try:
-                _apply_rule(node, context)
-                weight_rule = WEIGHT_RULES.get((node.domain, node.op_type))
-                if weight_rule is not None:
-                    weight_rule(node, context)
-            except CastLikeError as error:
-                errors.append(error)
+    errors = [
+        error
+        for graph in _graphs(context.model)
+        for node in tuple(graph)
+        if (error := _refusal(node, context)) is not None
+    ]
     if errors:
         raise joined(errors)
+
+
+def _refusal(node: ir.Node, context: Context) -> CastLikeError | None:
+    """Apply the rules to a node, and give the error where one refuses it."""
+    try:
+        _apply_rule(node, context)
+        weight_rule = WEIGHT_RULES.get((node.domain, node.op_type))
+        if weight_rule is not None:
+            weight_rule(node, context)
+    except CastLikeError as error:
+        return error
+    return None
 
 
 def _apply_rule(node: ir.Node, context: Context) -> None:
@@ -205,6 +216,17 @@ def _listed(value: ir.Value, type_: ir.TypeProtocol) -> EmulatedTensor:
         role = "constant" if node is not None and node.op_type == "Constant" else "value"
     assert value.type is not None
     return EmulatedTensor(value.name or "", type_text(type_), role, type_text(value.type))
+
+
+def _rename_repeated_nodes(context: Context) -> None:
+    """Give each node of a graph a name of its own: ONNX does not ask for that, and onnxruntime 1.32 does."""
+    for graph in _graphs(context.model):
+        seen: set[str] = set()
+        for node in graph:
+            if node.name in seen:
+                node.name = context.fresh_name(node.name)
+            if node.name:
+                seen.add(node.name)
 
 
 def _signature(context: Context) -> tuple[dict[str, str], dict[str, str]]:

@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from ort_castlike import _protos
-from ort_castlike._errors import ModelError
+from ort_castlike._errors import ModelError, innermost
+from ort_castlike._external import tensor_of
 from ort_castlike._types import element_type
 
 __all__ = ["add_sparse_types", "to_ir", "to_proto"]
@@ -29,12 +30,14 @@ def to_ir(proto: onnx.ModelProto, *, base_dir: str = "") -> ir.Model:
     Raises:
         ModelError: The model contradicts itself: a name given twice, an unknown element type.
     """
+    for reference in _protos.external_tensors(proto):
+        tensor_of(reference, base_dir)
     sparse = any(graph.sparse_initializer for graph in _protos.graphs(proto.graph))
     try:
         with _unheard() if sparse else contextlib.nullcontext():
             model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
-        raise ModelError(f"the model cannot be understood: {_innermost(error)}") from error
+        raise ModelError(f"the model cannot be understood: {innermost(error)}") from error
     # onnx_ir reads the graphs that nodes hold in the order of the protos.
     for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
         graph.meta[_ORIGINAL] = graph_proto
@@ -56,7 +59,7 @@ def to_proto(model: ir.Model, original: onnx.ModelProto | None = None) -> onnx.M
     try:
         proto = ir.serde.serialize_model(model)
     except (ir.serde.SerdeError, ValueError, RecursionError) as error:
-        cause = _innermost(error)
+        cause = innermost(error)
         if isinstance(cause, ModelError):
             raise cause from error
         raise ModelError(f"the rewritten model cannot be serialized: {cause}") from error
@@ -208,10 +211,3 @@ def _drop_repeated_metadata(tensor: onnx.TensorProto) -> None:
     for index in range(len(tensor.metadata_props) - 1, -1, -1):
         if first[tensor.metadata_props[index].key] != index:
             del tensor.metadata_props[index]
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """The error that others were raised from: onnx_ir wraps one in the next for each level of a graph."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error

@@ -15,7 +15,7 @@ import onnx_ir.passes.common as common_passes
 
 from ort_castlike import _constants, _protos, _save
 from ort_castlike._context import DOMAIN
-from ort_castlike._errors import CastLikeError, ModelError, SaveError, TargetError
+from ort_castlike._errors import CastLikeError, ModelError, SaveError, TargetError, innermost
 from ort_castlike._external import Pending, tensor_of
 from ort_castlike._legalize import legalize
 from ort_castlike._load import to_ir, to_proto
@@ -249,9 +249,7 @@ def _clone(model: ir.Model) -> ir.Model:
     try:
         return model.clone()
     except (RuntimeError, ValueError, KeyError) as error:
-        while error.__cause__ is not None:
-            error = error.__cause__  # type: ignore[assignment]
-        raise ModelError(f"the model cannot be copied: {error}") from error
+        raise ModelError(f"the model cannot be copied: {innermost(error)}") from error
 
 
 def _session_model(model: bytes | str, proto: onnx.ModelProto, files: SessionFiles | None = None) -> SessionModel:
