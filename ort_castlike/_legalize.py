@@ -230,8 +230,11 @@ def _rename_repeated_nodes(context: Context) -> None:
 
 
 def _signature(context: Context) -> tuple[dict[str, str], dict[str, str]]:
-    """The original types of the main graph's inputs and outputs that had emulated ones."""
+    """The original types of the main graph's inputs and outputs that had emulated ones; their doc strings say it too."""
     graph = context.model.graph
+    for value in (*graph.inputs, *graph.outputs):
+        if value in context.original and not value.doc_string:
+            value.doc_string = f"{type_text(context.original[value])} in the original model"
     return tuple(  # type: ignore[return-value]
         {value.name or "": type_text(context.original[value]) for value in values if value in context.original}
         for values in (graph.inputs, graph.outputs)

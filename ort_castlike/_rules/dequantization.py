@@ -24,8 +24,9 @@ __all__ = ["dequantize"]
 
 _OUTPUT_TYPES = ("FLOAT", "FLOAT16", "BFLOAT16")
 _LARGEST_BLOCK = 256
-# The optimizer of 1.20 to 1.29 moves these in front of a DequantizeLinear by way of a QuantizeLinear, which it types
-# wrong where there is no zero point and which truncates in float16.
+# The optimizer moves these in front of a DequantizeLinear without blocks, by way of a QuantizeLinear. Up to 1.29 that
+# has a wrong type where there is no zero point, and truncates in float16; 1.23 lacks it at opset 23; 1.32 gets a zero
+# point of int8 wrong.
 _MOVED = frozenset(("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"))
 _SEEN_THROUGH = frozenset(("Cast", "CastLike", "Dropout", "Identity"))
 
@@ -69,28 +70,26 @@ def dequantize(node: ir.Node, context: Context) -> None:
             "set output_dtype, which a FLOAT8E8M0 scale needs"
         )
     stock = _Stock(x, scale, zero_point, Granularity.of(node))
-    if from_type.is_integer or not from_type.is_emulated:
-        _dequantize_integers(node, context, stock, from_type, to_type)
-    elif from_type.name == "FLOAT4E2M1" and _can_double(context, stock):
+    is_small_float = from_type.is_emulated and from_type.is_float
+    has_integers = not is_small_float or (from_type.name == "FLOAT4E2M1" and _can_double(context, stock))
+    if not has_integers or (_moves(node, stock) and not _make_one_block(context, stock)):
+        _dequantize_floats(node, context, stock, to_type)
+    elif is_small_float:
         _dequantize_doubled(node, context, stock, to_type)
     else:
-        _dequantize_floats(node, context, stock, to_type)
+        _dequantize_integers(node, context, stock, from_type, to_type)
 
 
 def _dequantize_integers(
     node: ir.Node, context: Context, stock: _Stock, from_type: ElementType, to_type: ElementType
 ) -> None:
-    packs = from_type.is_emulated and all(
-        value is None or context.constant(value) is not None for value in (stock.x, stock.zero_point)
-    )
-    exposed = not stock.granularity.block_size and (not packs or _moves(node.outputs[0]))
-    if exposed and stock.zero_point is None:
-        packs = packs and context.constant(stock.scale) is not None  # whose shape a packed zero point takes
-        _give_zero_point(node, context, stock, from_type, packs=packs)
+    packs = from_type.is_emulated and _is_constant(context, stock.x, stock.zero_point)
+    exposed = not (packs or stock.granularity.block_size)  # to moves that were not foreseen
+    if exposed and stock.zero_point is None and from_type.is_integer and from_type.bits <= 16:
+        stock.zero_point = zeros_like(node, context, stock.scale, from_type.carrier or from_type.name)
     if exposed or to_type.name != "FLOAT16" or context.element(stock.scale, node) != to_type:
         stock.scale = converted(node, context, stock.scale, "FLOAT")
-    if packs:
-        _split_blocks(context, stock)
+    _split_blocks(context, stock)
     unchanged = (
         from_type.packed == from_type.name
         and packs
@@ -108,9 +107,15 @@ def _dequantize_integers(
     context.changed(node, "DequantizeLinear", f"DequantizeLinear of {held}")
 
 
-def _moves(value: ir.Value) -> bool:
-    """Whether the optimizer may move what takes a value in front of what gives it."""
-    pending, seen = [value], {value}
+def _is_constant(context: Context, *values: ir.Value | None) -> bool:
+    return all(value is None or context.constant(value) is not None for value in values)
+
+
+def _moves(node: ir.Node, stock: _Stock) -> bool:
+    """Whether the optimizer may move what takes the node's output in front of it."""
+    if stock.granularity.block_size:
+        return False
+    pending, seen = list(node.outputs), set(node.outputs)
     while pending:
         for use in pending.pop().uses():
             if use.node.op_type in _MOVED:
@@ -122,36 +127,54 @@ def _moves(value: ir.Value) -> bool:
     return False
 
 
-def _give_zero_point(node: ir.Node, context: Context, stock: _Stock, from_type: ElementType, *, packs: bool) -> None:
-    """The default written out, for types that the optimizer would take for uint8."""
-    if packs:
-        assert from_type.packed is not None
-        dtype = element_type(from_type.packed).dtype
-        stock.zero_point = context.derived_constant(
-            stock.scale, f"zeros_{from_type.packed.lower()}", lambda tensor: ir.Tensor(_zeros(tensor, dtype))
-        )
-    elif from_type.is_integer and from_type.bits <= 16:
-        stock.zero_point = zeros_like(node, context, stock.scale, from_type.carrier or from_type.name)
+def _make_one_block(context: Context, stock: _Stock) -> bool:
+    """Make a constant matrix one of blocks that are as long as the matrix, which the optimizer does not move.
+
+    Returns:
+        False where that cannot be done.
+    """
+    data = context.constant(stock.x)
+    if data is None or len(data.shape) != 2 or not _is_constant(context, stock.scale, stock.zero_point):
+        return False
+    axis = stock.granularity.axis % 2
+    rows, columns = data.shape.numpy()
+    size = columns if axis else rows
+    as_block = functools.partial(_one_block, axis=axis, size=size)
+    kind = f"one_block_{axis}_{size}"
+    stock.scale = context.derived_constant(stock.scale, kind, as_block)
+    if stock.zero_point is not None:
+        stock.zero_point = context.derived_constant(stock.zero_point, kind, as_block)
+    stock.granularity = Granularity(1 - axis, max(1, rows if axis else columns))
+    return True
 
 
-def _zeros(tensor: ir.TensorProtocol, dtype: np.dtype) -> np.ndarray:
-    return np.zeros(tensor.shape.numpy(), dtype)
+def _one_block(tensor: ir.TensorProtocol, *, axis: int, size: int) -> ir.TensorProtocol:
+    values = np.broadcast_to(_constants.values(tensor).reshape(-1), size)
+    return _like(tensor, np.expand_dims(values, 1 - axis))
+
+
+def _like(tensor: ir.TensorProtocol, values: np.ndarray) -> ir.TensorProtocol:
+    """New values of a tensor, in the packed type of its own."""
+    element = element_type(tensor.dtype)
+    if element.packed is not None:
+        return _constants.emulated_tensor(np.ascontiguousarray(values), element_type(element.packed), "")
+    return ir.Tensor(np.ascontiguousarray(values), dtype=None if element.is_emulated else tensor.dtype)
 
 
 def _split_blocks(context: Context, stock: _Stock) -> None:
     """Blocks of at most 256: the fused kernels of 1.20 to 1.29 give garbage or do not load with larger ones.
 
-    They take powers of two only, and a constant scale.
+    They take powers of two and constants only.
     """
     axis, block_size = stock.granularity.axis, stock.granularity.block_size
     is_power = block_size & (block_size - 1) == 0
-    if block_size <= _LARGEST_BLOCK or not is_power or context.constant(stock.scale) is None:
+    if block_size <= _LARGEST_BLOCK or not is_power or not _is_constant(context, *stock.inputs):
         return
     data = context.constant(stock.x)
     assert data is not None
     blocks = -(-data.shape.numpy()[axis] // _LARGEST_BLOCK)
     times = block_size // _LARGEST_BLOCK
-    kind = f"times_{times}_axis_{axis}"
+    kind = f"times_{times}_{axis}_{blocks}"
     repeat = functools.partial(_repeated, times=times, axis=axis, size=blocks)
     stock.scale = context.derived_constant(stock.scale, kind, repeat)
     if stock.zero_point is not None:
@@ -160,12 +183,8 @@ def _split_blocks(context: Context, stock: _Stock) -> None:
 
 
 def _repeated(tensor: ir.TensorProtocol, *, times: int, axis: int, size: int) -> ir.TensorProtocol:
-    values = _constants.values(tensor)
-    repeated = np.repeat(values, times, axis=axis).take(np.arange(size), axis=axis)
-    packed = element_type(tensor.dtype).packed
-    if packed is not None:
-        return _constants.emulated_tensor(repeated, element_type(packed), "")
-    return ir.Tensor(repeated)
+    repeated = np.repeat(_constants.values(tensor), times, axis=axis)
+    return _like(tensor, repeated.take(np.arange(size), axis=axis))
 
 
 def _can_double(context: Context, stock: _Stock) -> bool:
@@ -173,7 +192,7 @@ def _can_double(context: Context, stock: _Stock) -> bool:
 
     A computed float32 scale counts as exact: below 2**-125 its half may lose the last digit, 2**-150.
     """
-    if any(value is not None and context.constant(value) is None for value in (stock.x, stock.zero_point)):
+    if not _is_constant(context, stock.x, stock.zero_point):
         return False
     scale = context.constant(stock.scale)
     if scale is None:

@@ -14,6 +14,8 @@ from ort_castlike._types import element_type
 
 __all__ = ["converted", "operands", "zeros_like"]
 
+_SMALL = 1 << 12  # elements that are written into the model, where more are made at load
+
 
 def operands(node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value | None]:
     """Data, scale and zero point (None where there is none) of a node.
@@ -50,9 +52,8 @@ def _converted_tensor(tensor: ir.TensorProtocol, to: str) -> ir.TensorProtocol:
 def zeros_like(node: ir.Node, context: Context, scale: ir.Value, element: str) -> ir.Value:
     """A zero point of zeros, of the type named ``element``, for a scale."""
     dtype = element_type(element).dtype
-    shape = None if scale.shape is None else scale.shape.dims
-    if shape is not None and all(isinstance(size, int) for size in shape) and math.prod(shape) <= 1 << 12:
-        return context.stock_constant(np.zeros(shape, dtype), "zero_point")
+    if scale.shape is not None and scale.shape.is_static() and math.prod(scale.shape.numpy()) <= _SMALL:
+        return context.stock_constant(np.zeros(scale.shape.numpy(), dtype), "zero_point")
     sizes = context.insert(node, "Shape", [scale], gives="INT64")
     zero = ir.AttrTensor("value", ir.Tensor(np.zeros(1, dtype)))
     return context.insert(node, "ConstantOfShape", [sizes], [zero], gives=element, shape=scale.shape)
