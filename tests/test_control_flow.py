@@ -362,3 +362,24 @@ def test_loop_whose_body_changes_the_type_is_refused():
     )
     with pytest.raises(ort_castlike.CastLikeError, match=r"'again'.*tensor\(int|type inference"):
         ort_castlike.rewrite(built)
+
+
+def test_nodes_of_one_name_get_names_of_their_own():
+    then = graph([node("Cast", ["x"], ["t"], to=to("INT2"), name="same")], "then", [], [untyped("t")])
+    otherwise = graph(
+        [node("Neg", ["x"], ["n"], name="same"), node("Cast", ["n"], ["f"], to=to("INT2"), name="same")],
+        "else",
+        [],
+        [untyped("f")],
+    )
+    built = model(
+        [
+            node("If", ["c"], ["y"], then_branch=then, else_branch=otherwise, name="same"),
+            node("Cast", ["y"], ["z"], to=to("FLOAT"), name="same"),
+        ],
+        [value("c", "BOOL", []), value("x", "FLOAT", [6])],
+        [value("z", "FLOAT", [6])],
+    )
+    for chosen in (True, False):
+        [got] = graphs.run(built, {"c": np.array(chosen), "x": X})
+        assert_same(got, low_bits(X if chosen else -X).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Operators that move elements: on the carrier, for every emulated type, and the ways in which a model holds a constant."""
+"""Operators that move elements, on the carrier of every emulated type, and the ways a model has to hold constants."""
 
 from __future__ import annotations
 

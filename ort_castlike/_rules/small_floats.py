@@ -41,8 +41,9 @@ def round_to_small_float(chain: Chain, value: ir.Value, to: str) -> ir.Value:
     small = SMALL_FLOATS[to]
     # A NaN becomes a number that is rounded to -0. Where loses the sign of a zero in its second input, not its third.
     almost_zero = chain.scalar(-(2.0**-64), chain.type_of(value))
-    numbers = chain("Where", chain("IsNaN", value, gives="BOOL"), almost_zero, value, gives=chain.type_of(value))
-    clipped = chain.clip(numbers, -small.limit, small.limit)
+    # Clip comes first, since 1.24 crashes in a subgraph where a Where takes what a DequantizeLinear gives.
+    clipped = chain.clip(value, -small.limit, small.limit)
+    clipped = chain("Where", chain("IsNaN", value, gives="BOOL"), almost_zero, clipped, gives=chain.type_of(value))
     magnitude = chain.clip(chain("Abs", clipped), 2.0**small.lowest, small.limit)
     # The distance between neighbours of the format, a power of two: dividing by it is exact, and Round keeps -0.
     step = _power_below(chain, magnitude, 2.0**-small.mantissa)
