@@ -230,7 +230,7 @@ def _rename_repeated_nodes(context: Context) -> None:
 
 
 def _signature(context: Context) -> tuple[dict[str, str], dict[str, str]]:
-    """The original types of the main graph's inputs and outputs that had emulated ones; their doc strings say it too."""
+    """The original types of the main graph's inputs and outputs that had emulated ones, which their doc strings say."""
     graph = context.model.graph
     for value in (*graph.inputs, *graph.outputs):
         if value in context.original and not value.doc_string:

@@ -439,3 +439,11 @@ def test_the_session_gives_the_original_types_of_a_standard_model() -> None:
     [result] = session.run(None, {"x": np.array([-3, 1.5], np.float32)})
     assert result.dtype == ml_dtypes.int2
     assert result.astype(int).tolist() == [1, -2]
+
+
+def test_the_graph_says_what_its_inputs_and_outputs_were() -> None:
+    source = casts_model("INT4", ["INT2", "FLOAT"])
+    rewritten = ort_castlike.rewrite(source, lowering="standard")
+    ports = [*rewritten.graph.input, *rewritten.graph.output]
+    original = {"x": "tensor(int4) in the original model", "INT2": "tensor(int2) in the original model", "FLOAT": ""}
+    assert {port.name: port.doc_string for port in ports} == original
