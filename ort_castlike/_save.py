@@ -146,9 +146,12 @@ class _Place:
         target_folder, target_name = os.path.split(os.path.realpath(path))
         if target_folder == folder or not has_data:
             folder, name = target_folder, target_name
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISREG(os.stat(os.path.join(folder, name)).st_mode):
-                raise SaveError(f"{path!r} is no regular file; give the path of a model file")
+        try:
+            mode = os.stat(os.path.join(folder, name)).st_mode
+        except OSError:  # not there, or what is wrong shows when it is written
+            mode = stat.S_IFREG
+        if not stat.S_ISREG(mode):
+            raise SaveError(f"{path!r} is no regular file; give the path of a model file")
         return cls(folder, name)
 
     @property
