@@ -740,11 +740,21 @@ def test_a_precision_that_does_not_divide_is_refused():
         ort_castlike.rewrite(make_model([node], inputs, [info("y", "INT4", [4])]))
 
 
-def test_a_scale_of_many_dimensions_without_blocks_is_refused():
-    node = linear("QuantizeLinear", ["x", "s"], "y", output_dtype=code("FLOAT4E2M1"))
-    inputs = [info("x", "FLOAT", [4, 4]), info("s", "FLOAT", [4, 2])]
-    with pytest.raises(ort_castlike.CastLikeError, match=r"'s' has 2 dimensions and the node no block_size"):
-        ort_castlike.rewrite(make_model([node], inputs, [info("y", "FLOAT4E2M1", [4, 4])]))
+@pytest.mark.parametrize("data_is_constant", [False, True])
+@pytest.mark.parametrize("element", ["INT2", "FLOAT4E2M1"])
+@pytest.mark.parametrize(
+    ("scale_shape", "axis", "block_size"),
+    [((4, 2), 1, 0), ((3,), 1, 0), ((4,), 2, 0), ((4, 1), 1, 3), ((4,), 1, 2), ((4, 2), 2, 3), ((4, 2), 1, -2)],
+)
+def test_scales_that_do_not_fit_are_refused(element, scale_shape, axis, block_size, data_is_constant):
+    site = Site()
+    kind = "constant" if data_is_constant else "input"
+    q = site.operand(np.ones((4, 6)).astype(DTYPES[element]), element, kind)
+    s = site.operand(np.ones(scale_shape, np.float32), "FLOAT", "constant")
+    site.nodes.append(linear("DequantizeLinear", [q, s], "w", axis, block_size))
+    site.output(helper.make_node("Transpose", ["w"], [""]), "FLOAT", np.ones((6, 4), np.float32))
+    with pytest.raises(ort_castlike.CastLikeError, match=r"'w'|inference"):
+        ort_castlike.rewrite(site.model())
 
 
 # ONNX's own

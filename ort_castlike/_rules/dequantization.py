@@ -70,6 +70,7 @@ def dequantize(node: ir.Node, context: Context) -> None:
             "set output_dtype, which a FLOAT8E8M0 scale needs"
         )
     stock = _Stock(x, scale, zero_point, Granularity.of(node))
+    stock.granularity.check(node, x, scale, zero_point)
     is_small_float = from_type.is_emulated and from_type.is_float
     has_integers = not is_small_float or (from_type.name == "FLOAT4E2M1" and _can_double(context, stock))
     if not has_integers or (_moves(node, stock) and not _make_one_block(context, stock)):

@@ -36,25 +36,53 @@ class Granularity:
             attributes.append(ir.AttrInt64("block_size", self.block_size))
         return attributes
 
+    def check(self, node: ir.Node, data: ir.Value, *values: ir.Value | None) -> None:
+        """Refuse scales and zero points that do not fit the data, so far as their shapes are known.
+
+        Raises:
+            ModelError: The axis, the block size or a shape is wrong.
+        """
+        if data.shape is None:
+            return
+        rank = len(data.shape)
+        if self.block_size < 0 or (self.block_size and not -rank <= self.axis < rank):
+            raise ModelError(
+                f"node {describe(node)}: axis {self.axis} and block_size {self.block_size} are not possible for "
+                f"{data.name!r} of {rank} dimensions"
+            )
+        for value in values:
+            if value is not None and value.shape is not None and not self._fits(data.shape, value.shape):
+                raise ModelError(
+                    f"node {describe(node)}: {value.name!r} of shape {value.shape} does not fit {data.name!r} of shape "
+                    f"{data.shape} with axis {self.axis} and block_size {self.block_size}"
+                )
+
+    def _fits(self, data: ir.Shape, scale: ir.Shape) -> bool:
+        if not self.block_size:
+            if len(scale) == 0 or (len(scale) == 1 and scale[0] == 1):
+                return True
+            place = 0 if len(data) == 1 else self.axis  # with one dimension the axis says nothing
+            return len(scale) == 1 and -len(data) <= place < len(data) and _may_equal(data[place], scale[0])
+        expected = list(data)
+        size = expected[self.axis]
+        if isinstance(size, int):
+            expected[self.axis] = -(-size // self.block_size)
+        else:
+            expected[self.axis] = ir.SymbolicDim(None)
+        return len(scale) == len(data) and all(map(_may_equal, expected, scale))
+
     def spread(self, node: ir.Node, context: Context, value: ir.Value, data: ir.Value) -> ir.Value:
         """A scale or zero point in a shape that broadcasts to ``data``, by nodes in front of ``node``.
 
         Raises:
-            ModelError: That takes the rank of the data or the scale, and it is not known; or the scale has a rank
-                that it cannot have.
+            ModelError: That takes the rank of the data, and it is not known.
         """
         assert value.type is not None
         gives = value.type.dtype.name
         if self.block_size:
             indices = self._block_of_each(node, context, data)
             return context.insert(node, "Gather", [value, indices], [ir.AttrInt64("axis", self.axis)], gives=gives)
-        rank = None if value.shape is None else len(value.shape)
-        if rank is not None and rank > 1:
-            raise ModelError(
-                f"node {describe(node)}: {value.name!r} has {rank} dimensions and the node no block_size; "
-                "a scale or zero point without blocks is a scalar or has one dimension"
-            )
-        is_scalar = rank == 0 or (rank == 1 and value.shape == (1,))
+        is_scalar = value.shape is not None and (len(value.shape) == 0 or value.shape == (1,))
         behind = 0 if is_scalar else self._dimensions_behind(node, data)
         if behind <= 0:
             return value
@@ -83,3 +111,7 @@ class Granularity:
         count = context.insert(node, "Gather", [shape, axis], gives="INT64")
         places = context.insert(node, "Range", [zero, count, one], gives="INT64")
         return context.insert(node, "Div", [places, block_size], gives="INT64")
+
+
+def _may_equal(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
+    return not (isinstance(one, int) and isinstance(other, int)) or one == other

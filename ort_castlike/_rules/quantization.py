@@ -28,6 +28,7 @@ def quantize(node: ir.Node, context: Context) -> None:
     x, scale, zero_point = operands(node)
     to_type = context.element(node.outputs[0], node)
     granularity = Granularity.of(node)
+    granularity.check(node, x, scale, zero_point)
     precision = _precision(node, context, scale)
     if to_type.is_integer and precision == "FLOAT" and not granularity.block_size:
         _quantize_stock(node, context, x, scale, zero_point, to_type)
