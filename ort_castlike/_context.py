@@ -23,12 +23,18 @@ __all__ = ["DOMAIN", "Context", "carrier_type", "describe", "emulated_element", 
 DOMAIN = "ort_castlike"
 
 
-def describe(node: ir.Node) -> str:
-    """A node's name as errors give it; its operator and first output where it has no name of its own."""
+def describe(node: ir.Node, op_type: str | None = None) -> str:
+    """A node's name as errors give it; its operator and first output where it has no name of its own.
+
+    Args:
+        node: The node.
+        op_type: The operator that it was, where it is another by now.
+    """
+    op_type = op_type or node.op_type
     if node.name:
-        return f"{node.name!r} ({node.op_type})"
+        return f"{node.name!r} ({op_type})"
     output = node.outputs[0].name if node.outputs else None
-    return f"the {node.op_type} that gives {output!r}"
+    return f"the {op_type} that gives {output!r}"
 
 
 def tensor_dtype(type_: ir.TypeProtocol | None) -> ir.DataType | None:
@@ -251,7 +257,7 @@ class Context:
 
     def changed(self, node: ir.Node, op_type: str, becomes: str) -> None:
         """Note a change for the report."""
-        self.changes.append(Change(describe(node), op_type, becomes))
+        self.changes.append(Change(describe(node, op_type), op_type, becomes))
 
     def fresh_name(self, base: str) -> str:
         """A name that no value and no node of the model has."""

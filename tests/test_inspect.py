@@ -1,0 +1,224 @@
+"""inspect: what is emulated, what would change, what blocks, and which releases run it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from graphs import model, node, tensor, value
+from onnx import TensorProto, helper
+
+import ort_castlike
+from ort_castlike._errors import ModelError, TargetError, UnsupportedOperatorError
+from ort_castlike._targets import TARGETS
+
+RELEASES = [str(target) for target in TARGETS]
+
+
+def from_release(release: str) -> list[str]:
+    return RELEASES[RELEASES.index(release) :]
+
+
+def mixed_model():
+    """An INT2 input and output, an INT2 weight, an UINT2 constant."""
+    nodes = [
+        node("Transpose", ["x"], ["t"], name="turn"),
+        node("DequantizeLinear", ["w", "s"], ["d"], name="dequantize"),
+        node("Constant", [], ["c"], value=tensor("c", [1, 2, 3], "UINT2")),
+        node("Cast", ["c"], ["i"], name="widen", to=TensorProto.INT32),
+        node("Cast", ["f"], ["q"], name="narrow", to=TensorProto.UINT2),
+    ]
+    outputs = [value(*arguments) for arguments in (("t", "INT2", [3, 2]), ("d", "FLOAT", [4]), ("i", "INT32", [3]))]
+    outputs.append(value("q", "UINT2", [3]))
+    initializers = [tensor("w", [1, -2, -1, 0], "INT2"), tensor("s", 0.5, np.float32)]
+    return model(nodes, [value("x", "INT2", [2, 3]), value("f", "FLOAT", [3])], outputs, initializers)
+
+
+def blocked_model():
+    """Two operators that no rule covers, one of them twice."""
+    nodes = [
+        node("Relu", ["x"], ["a"], name="first"),
+        node("Identity", ["x"], ["b"]),
+        node("NoSuch", ["b"], ["c"], name="second", domain="org.example"),
+        node("Relu", ["b"], ["d"], name="third"),
+    ]
+    outputs = [value("a", "INT2", [4]), value("c", "FLOAT", [4]), value("d", "INT2", [4])]
+    proto = model(nodes, [value("x", "INT2", [4])], outputs)
+    proto.opset_import.append(helper.make_opsetid("org.example", 1))
+    return proto
+
+
+def test_emulated_tensors_are_listed_with_role_and_carrier():
+    report = ort_castlike.inspect(mixed_model())
+    listed = {item.name: (item.type, item.role, item.carrier) for item in report.tensors}
+    assert listed == {
+        "x": ("tensor(int2)", "input", "tensor(int8)"),
+        "t": ("tensor(int2)", "output", "tensor(int8)"),
+        "w": ("tensor(int2)", "initializer", "tensor(int4)"),
+        "c": ("tensor(uint2)", "constant", "tensor(uint8)"),
+        "q": ("tensor(uint2)", "output", "tensor(uint8)"),
+    }
+
+
+def test_nodes_that_change_are_listed_with_what_they_become():
+    changes = {item.node: (item.op_type, item.becomes) for item in ort_castlike.inspect(mixed_model()).changes}
+    assert changes["'narrow' (Cast)"] == ("Cast", "ort_castlike::CastLike from FLOAT to UINT2")
+    assert not any("turn" in name for name in changes)
+
+
+def test_versions_before_and_after_are_those_of_the_rewrite():
+    report = ort_castlike.inspect(mixed_model(), target="1.20")
+    assert (report.target, report.opset, report.ir_version) == ("1.20", (25, 21), (13, 10))
+    assert report.changed
+    rewritten = ort_castlike.rewrite(mixed_model(), target="1.20")
+    assert (rewritten.opset_import[0].version, rewritten.ir_version) == (21, 10)
+
+
+def test_all_that_blocks_is_listed():
+    report = ort_castlike.inspect(blocked_model())
+    assert not report.changed
+    assert len(report.blockers) == 3
+    for name, blocker in zip(("'first'", "'second'", "'third'"), report.blockers, strict=True):
+        assert name in blocker
+        assert "tensor(int2)" in blocker
+    assert [item.name for item in report.tensors] == ["x", "a", "b", "d"]
+    assert report.runs_on_after == ()
+
+
+def test_the_error_of_a_rewrite_names_all_that_blocks():
+    with pytest.raises(UnsupportedOperatorError, match="3 things") as caught:
+        ort_castlike.rewrite(blocked_model())
+    assert caught.value.reasons == tuple(ort_castlike.inspect(blocked_model()).blockers)
+    proto = blocked_model()
+    del proto.graph.node[2:], proto.graph.output[1:]
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        ort_castlike.rewrite(proto)
+    assert caught.value.reasons == (str(caught.value),)
+
+
+def test_what_the_target_lacks_blocks():
+    # Acos takes bfloat16 from opset 22 on.
+    nodes = [node("Cast", ["x"], ["q"], to=TensorProto.INT2), node("Acos", ["b"], ["y"])]
+    inputs = [value("x", "FLOAT", [4]), value("b", "BFLOAT16", [4])]
+    proto = model(nodes, inputs, [value("q", "INT2", [4]), value("y", "BFLOAT16", [4])])
+    report = ort_castlike.inspect(proto, target="1.20")
+    assert len(report.blockers) == 1
+    assert "Acos" in report.blockers[0]
+    assert report.runs_on_after == tuple(from_release("1.21"))
+    assert not ort_castlike.inspect(proto, target="1.21").blockers
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dtype", "first"),
+    [
+        ([node("DequantizeLinear", ["w", "s"], ["y"])], "INT4", "1.20"),
+        ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "INT4", "1.23"),
+        ([node("Transpose", ["w"], ["t"]), node("DequantizeLinear", ["t", "s"], ["y"])], "UINT4", "1.24"),
+        ([node("DequantizeLinear", ["w", "s"], ["y"])], "INT2", "1.24"),
+        ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "UINT2", "1.24"),
+        ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "FLOAT8E8M0", "1.27"),
+        ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "FLOAT4E2M1", None),
+        ([node("Reshape", ["w", "n"], ["r"]), node("DequantizeLinear", ["r", "s"], ["y"])], "INT2", None),
+    ],
+    ids=lambda item: item[0].op_type if isinstance(item, list) else None,
+)
+def test_releases_that_run_a_model_as_it_is(nodes, dtype, first):
+    codes = {"FLOAT8E8M0": [1, 2, 4, 0.5], "FLOAT4E2M1": [1, 2, 4, 0.5]}.get(dtype, [1, 0, 1, 1])
+    initializers = [tensor("w", codes, dtype), tensor("s", 0.5, np.float32), tensor("n", [4], np.int64)]
+    # At the lowest opset that has the type, so that the type alone decides.
+    opset, ir_version = {"INT4": (21, 10), "UINT4": (21, 10), "FLOAT4E2M1": (23, 11)}.get(dtype, (25, 13))
+    if dtype == "FLOAT8E8M0":
+        opset, ir_version = 24, 12
+    used = {name for item in nodes for name in item.input}
+    proto = model(nodes, [], [value("y", "FLOAT", [4])], [item for item in initializers if item.name in used])
+    proto.opset_import[0].version, proto.ir_version = opset, ir_version
+    report = ort_castlike.inspect(proto)
+    assert report.runs_on_before == (tuple(from_release(first)) if first else ())
+    assert report.runs_on_after == tuple(RELEASES)
+    installed = ".".join(onnxruntime.__version__.split(".")[:2])
+    if installed in report.runs_on_before:
+        onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {})
+
+
+def test_opset_that_a_release_has_no_kernels_for_is_counted_out():
+    # 1.32 loads opset 28 and has no QuantizeLinear of it.
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["y"])]
+    initializers = [tensor("s", 0.5, np.float32), tensor("z", 0, np.uint8)]
+    proto = model(nodes, [value("x", "FLOAT", [4])], [value("y", "UINT8", [4])], initializers, opset=28)
+    report = ort_castlike.inspect(proto, target="1.32")
+    assert report.runs_on_before == ()
+    assert report.changed
+    assert report.runs_on_after == tuple(RELEASES)
+
+
+def test_model_that_needs_nothing_runs_where_its_opset_is_loaded():
+    proto = model([node("Relu", ["x"], ["y"])], [value("x", "FLOAT", [4])], [value("y", "FLOAT", [4])], opset=23)
+    proto.ir_version = 11
+    report = ort_castlike.inspect(proto, target="1.23")
+    assert not report.changed
+    assert report.runs_on_before == report.runs_on_after == tuple(from_release("1.23"))
+    assert (report.tensors, report.changes, report.notes, report.blockers) == ([], [], [], [])
+
+
+def test_rewritten_model_runs_on_releases_that_load_its_versions(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(mixed_model().SerializeToString())
+    report = ort_castlike.rewrite_file(tmp_path / "model.onnx", tmp_path / "new.onnx", target="1.23")
+    assert report.opset == (25, 23)
+    assert report.runs_on_after == tuple(from_release("1.23"))
+    assert not ort_castlike.inspect(tmp_path / "new.onnx", target="1.23").changed
+
+
+def test_report_is_plain_data_for_json():
+    for proto in (mixed_model(), blocked_model()):
+        report = ort_castlike.inspect(proto, target="1.20")
+        data = json.loads(json.dumps(report.to_dict()))
+        assert data == report.to_dict()
+        assert data["opset"] == list(report.opset)
+        assert data["tensors"][0] == {
+            "name": "x",
+            "type": "tensor(int2)",
+            "role": "input",
+            "carrier": "tensor(int8)",
+        }
+
+
+def test_report_reads_as_text():
+    text = str(ort_castlike.inspect(mixed_model(), target="1.20"))
+    for part in (
+        "rewritten for onnxruntime 1.20",
+        "opset 25 to 21",
+        "IR version 13 to 10",
+        "as it is, it runs on: onnxruntime 1.24, 1.25",
+        "rewritten, it runs on: onnxruntime 1.20, 1.21",
+        "input 'x': tensor(int2) in tensor(int8)",
+        "'narrow' (Cast) becomes ort_castlike::CastLike",
+    ):
+        assert part in text, part
+    blocked = str(ort_castlike.inspect(blocked_model(), target="1.20"))
+    assert blocked.startswith("cannot be rewritten for onnxruntime 1.20\n  blocked: node 'first' (Relu)")
+
+
+def test_every_kind_of_source_gives_the_same_report(tmp_path):
+    proto = mixed_model()
+    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
+    expected = ort_castlike.inspect(proto)
+    for source in (tmp_path / "model.onnx", proto.SerializeToString(), ir.serde.deserialize_model(proto)):
+        assert ort_castlike.inspect(source) == expected
+
+
+def test_broken_model_and_wrong_target_are_errors():
+    with pytest.raises(ModelError):
+        ort_castlike.inspect(b"no model")
+    with pytest.raises(TargetError):
+        ort_castlike.inspect(mixed_model(), target="0.9")
+
+
+def test_broken_payload_blocks():
+    proto = mixed_model()
+    proto.graph.initializer[0].raw_data = b"too long"
+    report = ort_castlike.inspect(proto)
+    assert len(report.blockers) == 1
+    assert "'w'" in report.blockers[0]
