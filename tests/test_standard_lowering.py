@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ort_castlike
 from ort_castlike._types import CASTLIKE_TYPES, EMULATED_TYPES, ElementType, element_type
@@ -447,3 +447,28 @@ def test_the_graph_says_what_its_inputs_and_outputs_were() -> None:
     ports = [*rewritten.graph.input, *rewritten.graph.output]
     original = {"x": "tensor(int4) in the original model", "INT2": "tensor(int2) in the original model", "FLOAT": ""}
     assert {port.name: port.doc_string for port in ports} == original
+
+
+@pytest.mark.parametrize(
+    ("to_name", "last", "first", "beyond"),
+    [("FLOAT8E4M3FN", 464.0, 464.1, math.nan), ("FLOAT8E5M2", 61439.0, 61440.0, math.inf)],
+)
+def test_a_quantization_overflows_where_the_standard_says(
+    to_name: str, last: float, first: float, beyond: float
+) -> None:
+    scale = numpy_helper.from_array(np.array(1, ml_dtypes.float8_e8m0fnu), "scale")
+    zero = numpy_helper.from_array(np.array(0, element_type(to_name).dtype), "zero")
+    quantize = helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"], saturate=0)
+    graph = helper.make_graph(
+        [quantize, helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT)],
+        "quantize",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+        [scale, zero],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
+    largest = {"FLOAT8E4M3FN": 448.0, "FLOAT8E5M2": 57344.0}[to_name]
+    x = np.array([last, first, 1.03 * first, 2 * first, np.inf, 1e30, 1.0, 0.0], np.float32)
+    y = run(model, np.concatenate([x, -x[:-1]]))["y"]
+    expected = np.array([largest, beyond, beyond, beyond, beyond, beyond, 1, 0], np.float32)
+    same(y, np.concatenate([expected, -expected[:-1]]))

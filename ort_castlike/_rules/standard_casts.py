@@ -12,6 +12,9 @@ from ort_castlike._types import ElementType
 
 __all__ = ["standard_cast"]
 
+# What overflows: beyond the middle between the largest number and the next there would be, that itself if it is even.
+_OVERFLOW = {"FLOAT8E4M3FN": ("Greater", 464.0), "FLOAT8E5M2": ("GreaterOrEqual", 61440.0)}
+
 
 def standard_cast(
     node: ir.Node,
@@ -69,8 +72,21 @@ def _widen(chain: Chain, value: ir.Value, from_type: ElementType, to_type: Eleme
     elif to_type.is_integer and from_type.name in SMALL_FLOATS:
         value = chain.cast(value, "INT8")  # so that a negative number wraps in an unsigned type
     if to.startswith("FLOAT8") and not saturate:
+        if from_type.is_float and not from_type.is_emulated and to in _OVERFLOW:
+            value = _overflowing(chain, value, to)
         return chain.cast(value, to, saturate=0)
     return chain.cast(value, to)
+
+
+def _overflowing(chain: Chain, value: ir.Value, to: str) -> ir.Value:
+    """A value with an infinity where it rounds to more than the type holds: stock Cast errs there without saturate."""
+    if chain.type_of(value) != "DOUBLE":
+        value = chain.cast(value, "FLOAT")
+    comparison, bound = _OVERFLOW[to]
+    type_ = chain.type_of(value)
+    beyond = chain(comparison, chain("Abs", value), chain.scalar(bound, type_), gives="BOOL")
+    infinite = chain.times(value, 2.0**1000 if type_ == "DOUBLE" else 2.0**120)
+    return chain("Where", beyond, infinite, value, gives=type_)
 
 
 def _within(chain: Chain, value: ir.Value, to_type: ElementType) -> ir.Value:
