@@ -13,9 +13,10 @@ import onnx_ir as ir
 
 from ort_castlike._context import Context
 from ort_castlike._rules import bitcast, casts, constants, containers, control_flow, quantization, shape
+from ort_castlike._rules.stock_casts import STOCK_RULES
 from ort_castlike._rules.weights import WEIGHT_RULES
 
-__all__ = ["RULES", "WEIGHT_RULES", "Rule"]
+__all__ = ["RULES", "STOCK_RULES", "WEIGHT_RULES", "Rule"]
 
 Rule = Callable[[ir.Node, Context], None]
 

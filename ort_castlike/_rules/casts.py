@@ -16,7 +16,7 @@ from ort_castlike._errors import ModelError
 from ort_castlike._rules.standard_casts import standard_cast
 from ort_castlike._types import ElementType, element_type
 
-__all__ = ["RULES", "cast", "redirect"]
+__all__ = ["RULES", "cast", "fold", "redirect", "saturates"]
 
 
 def cast(node: ir.Node, context: Context) -> None:
@@ -33,7 +33,7 @@ def cast(node: ir.Node, context: Context) -> None:
         return
     tensor = context.constant(source)
     if tensor is not None and "STRING" not in (from_type.name, to_type.name):
-        _fold(node, context, tensor, from_type, to_type)
+        fold(node, context, tensor, from_type, to_type)
         context.changed(node, op_type, f"a constant of {to_type.name}")
         return
     redirect(node, context, source, from_type, to_type)
@@ -49,7 +49,8 @@ def _check_operands(node: ir.Node) -> None:
         raise ModelError(f"node {describe(node)} has no target_type; CastLike takes two inputs")
 
 
-def _saturate(node: ir.Node) -> bool:
+def saturates(node: ir.Node) -> bool:
+    """Whether a cast saturates, which it does by default."""
     return bool(node.attributes.get_int("saturate", 1))
 
 
@@ -57,13 +58,14 @@ def _round_mode(node: ir.Node) -> str:
     return node.attributes.get_string("round_mode", "up") or "up"
 
 
-def _fold(
+def fold(
     node: ir.Node,
     context: Context,
     tensor: ir.TensorProtocol,
     from_type: ElementType,
     to_type: ElementType,
 ) -> None:
+    """Let a constant take the place of a node that casts one."""
     name = context.fresh_name(f"{node.outputs[0].name}_folded")
     _constants.check_payload(tensor)
     convert = functools.partial(
@@ -71,7 +73,7 @@ def _fold(
         from_type=from_type,
         to_type=to_type,
         rounding=context.options.rounding,
-        saturate=_saturate(node),
+        saturate=saturates(node),
         round_mode=_round_mode(node),
     )
     folded = _constants.mapped_tensor(tensor, to_type, name, convert)
@@ -84,7 +86,7 @@ def _fold(
 def redirect(node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType) -> None:
     """Turn a node into a cast of ``source``; what it has of saturate and round_mode applies."""
     if context.options.lowering == "standard" or to_type.name == "STRING":  # the text is the runtime's in any case
-        saturate, round_mode = _saturate(node), _round_mode(node)
+        saturate, round_mode = saturates(node), _round_mode(node)
         standard_cast(node, context, source, from_type, to_type, saturate=saturate, round_mode=round_mode)
     else:
         _custom_cast(node, context, source, from_type, to_type)
@@ -102,7 +104,7 @@ def _custom_cast(
         ir.AttrString("from_type", from_type.name),
         ir.AttrString("to_type", to_type.name),
         ir.AttrString("rounding", context.options.rounding),
-        ir.AttrInt64("saturate", int(_saturate(node))),
+        ir.AttrInt64("saturate", int(saturates(node))),
         ir.AttrString("round_mode", _round_mode(node)),
     ]
     final = to_type.carrier or to_type.name
@@ -113,7 +115,7 @@ def _custom_cast(
         node, "CastLike", [source, target], attributes, gives=to_type.crossing, shape=shape, domain=DOMAIN
     )
     cast_attributes = [_to(final)]
-    if final.startswith("FLOAT8") and not _saturate(node):
+    if final.startswith("FLOAT8") and not saturates(node):
         cast_attributes.append(ir.AttrInt64("saturate", 0))
     context.become(node, "Cast", [narrowed], cast_attributes)
 

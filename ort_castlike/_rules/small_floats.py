@@ -9,17 +9,17 @@ import onnx_ir as ir
 
 from ort_castlike._rules.chain import Chain
 
-__all__ = ["SMALL_FLOATS", "round_to_power_of_two", "round_to_small_float"]
+__all__ = ["SMALL_FLOATS", "Format", "round_to_format", "round_to_power_of_two", "round_to_small_float"]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Format:
-    """A format without infinities and NaN.
+class Format:
+    """What of a floating-point format decides how a number is rounded.
 
     Attributes:
         mantissa: Bits of its mantissa.
         lowest: Exponent of its smallest normal number.
-        limit: Its largest value.
+        limit: Its largest finite value.
     """
 
     mantissa: int
@@ -27,10 +27,10 @@ class _Format:
     limit: float
 
 
-SMALL_FLOATS: Mapping[str, _Format] = {
-    "FLOAT4E2M1": _Format(1, 0, 6.0),
-    "FLOAT6E2M3": _Format(3, 0, 7.5),
-    "FLOAT6E3M2": _Format(2, -2, 28.0),
+SMALL_FLOATS: Mapping[str, Format] = {
+    "FLOAT4E2M1": Format(1, 0, 6.0),
+    "FLOAT6E2M3": Format(3, 0, 7.5),
+    "FLOAT6E3M2": Format(2, -2, 28.0),
 }
 
 _SMALLEST, _LARGEST = 2.0**-127, 2.0**127  # of FLOAT8E8M0
@@ -44,11 +44,15 @@ def round_to_small_float(chain: Chain, value: ir.Value, to: str) -> ir.Value:
     # Clip comes first, since 1.24 crashes in a subgraph where a Where takes what a DequantizeLinear gives.
     clipped = chain.clip(value, -small.limit, small.limit)
     clipped = chain("Where", chain("IsNaN", value, gives="BOOL"), almost_zero, clipped, gives=chain.type_of(value))
-    magnitude = chain.clip(chain("Abs", clipped), 2.0**small.lowest, small.limit)
+    return chain.cast(round_to_format(chain, clipped, small), "FLOAT16")
+
+
+def round_to_format(chain: Chain, value: ir.Value, to: Format) -> ir.Value:
+    """A FLOAT or DOUBLE value at the nearest number of a narrower format, ties to even; beyond its range as if it went on."""
+    magnitude = chain.clip(chain("Abs", value), 2.0**to.lowest, to.limit)
     # The distance between neighbours of the format, a power of two: dividing by it is exact, and Round keeps -0.
-    step = _power_below(chain, magnitude, 2.0**-small.mantissa)
-    rounded = chain("Mul", chain("Round", chain("Div", clipped, step)), step)
-    return chain.cast(rounded, "FLOAT16")
+    step = _power_below(chain, magnitude, 2.0**-to.mantissa)
+    return chain("Mul", chain("Round", chain("Div", value, step)), step)
 
 
 def round_to_power_of_two(chain: Chain, value: ir.Value, round_mode: str, saturate: bool) -> ir.Value:

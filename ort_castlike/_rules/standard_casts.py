@@ -10,7 +10,7 @@ from ort_castlike._rules.narrowing import narrow_float, narrow_integer
 from ort_castlike._rules.small_floats import SMALL_FLOATS, round_to_power_of_two, round_to_small_float
 from ort_castlike._types import ElementType
 
-__all__ = ["standard_cast"]
+__all__ = ["as_double", "standard_cast"]
 
 # What overflows: beyond the middle between the largest number and the next there would be, that itself if it is even.
 _OVERFLOW = {"FLOAT8E4M3FN": ("Greater", 464.0), "FLOAT8E5M2": ("GreaterOrEqual", 61440.0)}
@@ -29,7 +29,7 @@ def standard_cast(
     """Turn a node into stock operators that cast ``source``, the carrier of ``from_type``, to that of ``to_type``."""
     chain = Chain(node, context, source.shape)
     if to_type.name == "FLOAT8E8M0":
-        result = round_to_power_of_two(chain, _as_double(chain, source), round_mode, saturate)
+        result = round_to_power_of_two(chain, as_double(chain, source), round_mode, saturate)
     elif to_type.name in SMALL_FLOATS:
         result = round_to_small_float(chain, _as_float(chain, source), to_type.name)
     elif to_type.is_emulated and from_type.name != "STRING" and not from_type.is_float:
@@ -46,7 +46,7 @@ def _as_float(chain: Chain, value: ir.Value) -> ir.Value:
     return chain.cast(value, "DOUBLE" if chain.type_of(value) in ("DOUBLE", "STRING") else "FLOAT")
 
 
-def _as_double(chain: Chain, value: ir.Value) -> ir.Value:
+def as_double(chain: Chain, value: ir.Value) -> ir.Value:
     """The value in DOUBLE; a 64-bit integer that it does not hold keeps its side of the powers of two and their halves.
 
     From 2**53 on, the lowest 11 bits are dropped, and if any was set the bit above them is set.
