@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator
 
 import onnx
@@ -44,14 +45,17 @@ class SessionFiles:
         locations = {os.path.normpath(tensor_of(item, base_dir).location) for item in references}
         self._sources = {location: os.path.realpath(os.path.join(base_dir, location)) for location in locations}
         try:
-            self._folder = tempfile.TemporaryDirectory(
-                prefix=_PREFIX, dir=_parent(list(self._sources.values())), ignore_cleanup_errors=True
-            )
+            self._folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_parent(list(self._sources.values())))
         except OSError as error:
             raise SaveError(error.errno, f"no temporary folder can be made for the model's data: {error}") from error
-        self.path = os.path.join(self._folder.name, "model.onnx")
-        with self.complete():
-            _save.save(proto, pending, self.path, base_dir=base_dir, durable=False)
+        self.path = os.path.join(self._folder, "model.onnx")
+        remove = weakref.finalize(self, _remove, self._folder, os.getpid())
+        try:
+            with self.complete():
+                _save.save(proto, pending, self.path, base_dir=base_dir, durable=False)
+        except BaseException:
+            remove()
+            raise
 
     @contextlib.contextmanager
     def complete(self) -> Iterator[None]:
@@ -59,7 +63,7 @@ class SessionFiles:
         linked = []
         try:
             for location, source in self._sources.items():
-                link = os.path.join(self._folder.name, location)
+                link = os.path.join(self._folder, location)
                 with contextlib.suppress(OSError):  # what cannot be linked was copied, or will be
                     os.makedirs(os.path.dirname(link), exist_ok=True)
                     os.link(source, link)
@@ -69,6 +73,12 @@ class SessionFiles:
             for link in linked:
                 with contextlib.suppress(OSError):  # Windows removes no file that is mapped: the folder's end does
                     os.remove(link)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Remove a folder, unless this process is one that was forked from its owner."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _parent(sources: list[str]) -> str:
