@@ -48,7 +48,7 @@ def round_to_small_float(chain: Chain, value: ir.Value, to: str) -> ir.Value:
 
 
 def round_to_format(chain: Chain, value: ir.Value, to: Format) -> ir.Value:
-    """A FLOAT or DOUBLE value at the nearest number of a narrower format, ties to even; beyond its range as if it went on."""
+    """A FLOAT or DOUBLE value at the nearest number of a format, ties to even, as if its range had no end."""
     magnitude = chain.clip(chain("Abs", value), 2.0**to.lowest, to.limit)
     # The distance between neighbours of the format, a power of two: dividing by it is exact, and Round keeps -0.
     step = _power_below(chain, magnitude, 2.0**-to.mantissa)
