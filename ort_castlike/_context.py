@@ -17,6 +17,7 @@ from ort_castlike._errors import ModelError, UnsupportedOperatorError
 from ort_castlike._options import Options
 from ort_castlike._report import Change
 from ort_castlike._types import ElementType, element_type
+from ort_castlike._weight_memory import WeightTally
 
 __all__ = ["DOMAIN", "Context", "carrier_type", "describe", "emulated_element", "type_text"]
 
@@ -87,6 +88,7 @@ class Context:
         original: For each value of an emulated type, the type that it had.
         changes: What the rules did, for the report.
         notes: Other things that a user should know, for the report.
+        weights: What memory the layers that got more bits take, for the report.
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
@@ -95,6 +97,7 @@ class Context:
         self.original: dict[ir.Value, ir.TypeProtocol] = {}
         self.changes: list[Change] = []
         self.notes: list[str] = []
+        self.weights = WeightTally()
         self._packed_uses: set[tuple[ir.Node, int]] = set()
         self._stock_constants: dict[tuple[str, bytes, tuple[int, ...]], ir.Value] = {}
         self._derived: dict[tuple[ir.Value, str], ir.Value] = {}
@@ -258,6 +261,19 @@ class Context:
     def changed(self, node: ir.Node, op_type: str, becomes: str) -> None:
         """Note a change for the report."""
         self.changes.append(Change(describe(node, op_type), op_type, becomes))
+
+    def layer_packed(self, before: Iterable[ir.Value | None], after: Iterable[ir.Value | None]) -> None:
+        """Note the constants of a layer before and after its weights got more bits, for the report."""
+        self.weights.add(
+            *(
+                [
+                    (value, tensor.nbytes)
+                    for value in values
+                    if value is not None and (tensor := self.constant(value)) is not None
+                ]
+                for values in (before, after)
+            )
+        )
 
     def fresh_name(self, base: str) -> str:
         """A name that no value and no node of the model has."""

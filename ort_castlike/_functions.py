@@ -31,12 +31,15 @@ _CODES = frozenset(element.code for element in EMULATED_TYPES.values())
 _Key = tuple[str, str, str]
 
 
-def infer_and_inline(model: ir.Model, fresh_name: Callable[[str], str]) -> tuple[list[ir.Value], list[str]]:
+def infer_and_inline(
+    model: ir.Model, fresh_name: Callable[[str], str], is_wanted: Callable[[ir.Node], bool] = lambda node: False
+) -> tuple[list[ir.Value], list[str]]:
     """Give every value a type, and inline every call that takes, gives or holds an emulated type.
 
     Args:
         model: The model, changed in place.
         fresh_name: Gives a name that nothing else in the model has.
+        is_wanted: Says of nodes whether the functions that hold them are to be inlined too.
 
     Returns:
         The values whose types are inferred and not written in the model, and a line for each function inlined.
@@ -50,7 +53,7 @@ def infer_and_inline(model: ir.Model, fresh_name: Callable[[str], str]) -> tuple
         return infer_types(model), []
     _check_calls(model)
     untyped = infer_types(model)
-    inliner = _Inliner(model, fresh_name)
+    inliner = _Inliner(model, fresh_name, is_wanted)
     while inliner.inline_touched():
         untyped += infer_types(model)
     return untyped, inliner.finish()
@@ -101,10 +104,11 @@ def _text(key: _Key) -> str:
 
 
 class _Holding:
-    """Whether a function's body holds an emulated type of itself, whatever the types of its inputs."""
+    """Whether a function's body holds a wanted node, or an emulated type whatever the types of its inputs."""
 
-    def __init__(self, functions: Mapping[_Key, ir.Function]) -> None:
+    def __init__(self, functions: Mapping[_Key, ir.Function], is_wanted: Callable[[ir.Node], bool]) -> None:
         self._functions = functions
+        self._is_wanted = is_wanted
         self._known: dict[tuple[_Key, frozenset[str]], bool] = {}
 
     def call(self, node: ir.Node, enclosing: frozenset[str] = frozenset()) -> bool:
@@ -131,7 +135,7 @@ class _Holding:
         return self._known[key, flagged]
 
     def _node(self, node: ir.Node, flagged: frozenset[str]) -> bool:
-        if any(emulated_element(output.type) is not None for output in node.outputs):
+        if self._is_wanted(node) or any(emulated_element(output.type) is not None for output in node.outputs):
             return True
         if node.op_identifier() in self._functions:
             return self.call(node, flagged)
@@ -158,10 +162,12 @@ def _names_emulated(attribute: ir.Attr) -> bool:
 class _Inliner:
     """Replaces calls by copies of the bodies."""
 
-    def __init__(self, model: ir.Model, fresh_name: Callable[[str], str]) -> None:
+    def __init__(
+        self, model: ir.Model, fresh_name: Callable[[str], str], is_wanted: Callable[[ir.Node], bool]
+    ) -> None:
         self._model = model
         self._fresh_name = fresh_name
-        self._holding = _Holding(model.functions)
+        self._holding = _Holding(model.functions, is_wanted)
         self._ready: set[_Key] = set()
         self._counts: collections.Counter[_Key] = collections.Counter()
 

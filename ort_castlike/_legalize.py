@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ from ort_castlike._functions import infer_and_inline
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report
-from ort_castlike._rules import RULES, WEIGHT_RULES
+from ort_castlike._rules import RULES, STOCK_RULES, WEIGHT_RULES
 from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
 from ort_castlike._stock import releases_for, releases_that_run
 
@@ -28,15 +29,23 @@ class LegalizePass(ir.passes.InPlacePass):
         target: The onnxruntime release that must run the result, "1.20"; None is the installed one.
         lowering: "custom" or "standard", as in :func:`ort_castlike.rewrite`.
         rounding: How floats become 2- and 4-bit integers, as in :func:`ort_castlike.rewrite`.
+        weights: What becomes of 2-bit weight layers, as in :func:`ort_castlike.rewrite`.
 
     Raises:
         OptionError: An option has a value that it does not take.
         TargetError: The target is not supported.
     """
 
-    def __init__(self, *, target: str | None = None, lowering: str = "custom", rounding: str = "nearest_even") -> None:
+    def __init__(
+        self,
+        *,
+        target: str | None = None,
+        lowering: str = "custom",
+        rounding: str = "nearest_even",
+        weights: str = "auto",
+    ) -> None:
         super().__init__()
-        self.options = resolve_options(target=target, lowering=lowering, rounding=rounding)
+        self.options = resolve_options(target=target, lowering=lowering, rounding=rounding, weights=weights)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Legalize ``model`` in place."""
@@ -71,7 +80,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     context = Context(model, options)
     name_dead_outputs(model, context.fresh_name)
     bring_in_outer_values(model.graph, context.fresh_name)
-    untyped, inlined = infer_and_inline(model, context.fresh_name)
+    untyped, inlined = infer_and_inline(model, context.fresh_name, functools.partial(_has_packable_weights, options))
     _remember_types(context)
     original = dict(context.original)
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]
@@ -82,6 +91,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     context.remove_dead()
     context.encode_constants()
     report.changes = context.changes
+    report.weights = context.weights.memory()
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]
     if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
         model.opset_imports[DOMAIN] = 1
@@ -105,6 +115,18 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
         _rename_repeated_nodes(context)
         _record(model, options, signature)
     return report
+
+
+def _has_packable_weights(options: Options, node: ir.Node) -> bool:
+    """Whether a node is a 2-bit layer of com.microsoft that a rule may make a 4-bit one."""
+    bits = node.attributes.get("bits")
+    return (
+        (node.domain, node.op_type) in WEIGHT_RULES
+        and options.weights != "keep"
+        and bits is not None
+        and not bits.is_ref()
+        and bits.value == 2
+    )
 
 
 def _graphs(model: ir.Model) -> list[ir.Graph]:
@@ -183,6 +205,9 @@ def _apply_rule(node: ir.Node, context: Context) -> None:
         None,
     )
     if touched is None:
+        stock_rule = STOCK_RULES.get((node.domain, node.op_type))
+        if stock_rule is not None:
+            stock_rule(node, context)
         return
     rule = RULES.get((node.domain, node.op_type))
     if rule is not None:
@@ -248,7 +273,7 @@ def _record(model: ir.Model, options: Options, signature: tuple[dict[str, str], 
     if earlier is not None:
         inputs = {**earlier.inputs, **inputs}
         outputs = {**earlier.outputs, **outputs}
-    chosen = {"target": str(options.target), "lowering": options.lowering, "rounding": options.rounding}
+    chosen = {name: str(getattr(options, name)) for name in ("target", "lowering", "rounding", "weights")}
     write_record(RewriteRecord(chosen, inputs, outputs), model.metadata_props)
 
 

@@ -20,7 +20,7 @@ class RewriteRecord:
 
     Attributes:
         version: The package's version that rewrote the model.
-        options: The options it was given, as text: target, lowering, rounding.
+        options: The options it was given, as text: target, lowering, rounding, weights.
         inputs: For each graph input whose type changed, its original type in onnxruntime's notation
             ("tensor(int2)", "seq(tensor(uint2))").
         outputs: The same for the graph outputs.

@@ -23,8 +23,8 @@ class Options:
         target: The release whose opset and IR version the result must fit.
         lowering: "custom" narrows with the domain's CastLike, "standard" with stock operators alone.
         rounding: How a float becomes a 2- or 4-bit integer.
-        weights: What becomes of com.microsoft's 2-bit weight layers: "pack4" makes them 4-bit ones, "keep" leaves
-            them, "auto" packs where the target refuses them or is slower on them.
+        weights: What becomes of com.microsoft's 2-bit layers: "pack4" makes them 4-bit ones, "keep" leaves them,
+            "auto" packs where the target refuses them or is slower on them.
     """
 
     target: Target
@@ -32,11 +32,12 @@ class Options:
     rounding: str = "nearest_even"
     weights: str = "auto"
 
-    @property
-    def packs_weights(self) -> bool:
-        """Whether 2-bit weight layers become 4-bit ones."""
-        slowdown = self.target.two_bit_slowdown
-        return self.weights == "pack4" or (self.weights == "auto" and (slowdown is None or slowdown > 1))
+    def packs(self, form: str) -> bool:
+        """Whether 2-bit layers become 4-bit ones; ``form`` is a field of ``TwoBitSlowdown``."""
+        if self.weights != "auto":
+            return self.weights == "pack4"
+        slowdown = getattr(self.target.two_bit_slowdown, form)
+        return slowdown is None or slowdown > 1
 
 
 def resolve_options(*, target: str | None, lowering: str, rounding: str, weights: str = "auto") -> Options:

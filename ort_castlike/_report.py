@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["Change", "EmulatedTensor", "Report"]
+__all__ = ["Change", "EmulatedTensor", "Report", "WeightMemory"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,21 @@ class Change:
     becomes: str
 
 
+@dataclasses.dataclass(frozen=True)
+class WeightMemory:
+    """What memory the 2-bit layers of com.microsoft take that become 4-bit layers.
+
+    Attributes:
+        layers: How many they are.
+        bytes_before: Bytes of their weights, scales and zero points; what layers share counts once.
+        bytes_after: The same of the 4-bit layers.
+    """
+
+    layers: int
+    bytes_before: int
+    bytes_after: int
+
+
 @dataclasses.dataclass
 class Report:
     """The outcome of ``rewrite_file`` or ``inspect``.
@@ -53,6 +68,7 @@ class Report:
         notes: Other things that were done: opset lowering, inlined functions.
         blockers: Why the model cannot be rewritten; empty where it can.
         changed: Whether the rewritten model differs from the original.
+        weights: What memory 2-bit layers take that become 4-bit ones; None where there are none.
         runs_on_before: The supported releases that run the model as it is.
         runs_on_after: The supported releases that run the rewritten model: of ``rewrite_file`` the one that was
             written, of ``inspect`` one that is rewritten for the oldest of them.
@@ -66,6 +82,7 @@ class Report:
     notes: list[str] = dataclasses.field(default_factory=list)
     blockers: list[str] = dataclasses.field(default_factory=list)
     changed: bool = False
+    weights: WeightMemory | None = None
     runs_on_before: tuple[str, ...] = ()
     runs_on_after: tuple[str, ...] = ()
 
@@ -85,6 +102,8 @@ class Report:
         lines += _section("tensors of emulated types", [_tensor_line(tensor) for tensor in self.tensors])
         lines += _section("nodes that change", [f"{change.node} becomes {change.becomes}" for change in self.changes])
         lines += _section("also", self.notes)
+        if self.weights is not None:
+            lines.append(f"  {_memory_line(self.weights)}")
         return "\n".join(lines)
 
     def _verdict(self) -> str:
@@ -106,6 +125,12 @@ def _releases(releases: tuple[str, ...]) -> str:
 
 def _tensor_line(tensor: EmulatedTensor) -> str:
     return f"{tensor.role} {tensor.name!r}: {tensor.type} in {tensor.carrier}"
+
+
+def _memory_line(weights: WeightMemory) -> str:
+    before, after = (f"{size / 2**20:.1f} MiB" for size in (weights.bytes_before, weights.bytes_after))
+    layers = "1 layer goes" if weights.layers == 1 else f"{weights.layers} layers go"
+    return f"{layers} from 2 to 4 bits: {before} of weights become {after}"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -40,18 +40,27 @@ _M = TypeVar("_M", bound="ModelSource | ir.Model")
 
 
 def rewrite(
-    model: _M, *, target: str | None = None, lowering: str = "custom", rounding: str = "nearest_even"
+    model: _M,
+    *,
+    target: str | None = None,
+    lowering: str = "custom",
+    rounding: str = "nearest_even",
+    weights: str = "auto",
 ) -> _M | onnx.ModelProto:
     """Rewrite a model that holds 2-bit or other emulated types so that stock onnxruntime runs it.
 
     Args:
         model: An ``onnx.ModelProto``, an ``onnx_ir.Model``, a path or the bytes of a model. It is not changed.
         target: The onnxruntime release that must run the result, "1.20"; None is the installed one. It decides
-            the opset and the IR version and nothing else.
+            the opset and the IR version, what ``weights="auto"`` means, and nothing else.
         lowering: "custom" narrows with this package's ``CastLike`` (a session needs :func:`register`), "standard"
             with stock operators alone.
         rounding: How a float becomes a 2- or 4-bit integer: "nearest_even" (ONNX), "toward_zero" (the reference
             evaluator) or "half_away" (stock onnxruntime).
+        weights: What becomes of the 2-bit layers that onnxruntime has operators of its own for
+            (com.microsoft::MatMulNBits and GatherBlockQuantized with bits=2): "pack4" makes each the equal layer of
+            4 bits, which takes about twice the memory; "keep" leaves them; "auto" makes them 4-bit ones where the
+            target refuses 2 bits or is slower on them.
 
     Returns:
         A new model of the kind that was given; a ``ModelProto`` for a path or bytes, external data included.
@@ -62,7 +71,7 @@ def rewrite(
         UnsupportedOperatorError: An operator that takes an emulated type has no rule.
         TargetError: The target cannot run some node of the model.
     """
-    options = resolve_options(target=target, lowering=lowering, rounding=rounding)
+    options = resolve_options(target=target, lowering=lowering, rounding=rounding, weights=weights)
     if isinstance(model, ir.Model):
         clone = _clone(model)
         legalize(clone, options)
@@ -88,6 +97,7 @@ def rewrite_file(
     target: str | None = None,
     lowering: str = "custom",
     rounding: str = "nearest_even",
+    weights: str = "auto",
 ) -> Report:
     """Rewrite the model at ``source`` into ``destination`` and say what was done.
 
@@ -101,12 +111,13 @@ def rewrite_file(
         target: As for :func:`rewrite`.
         lowering: As for :func:`rewrite`.
         rounding: As for :func:`rewrite`.
+        weights: As for :func:`rewrite`.
 
     Raises:
         SaveError: The destination cannot be written; what was there is unchanged.
         CastLikeError: As for :func:`rewrite`.
     """
-    options = resolve_options(target=target, lowering=lowering, rounding=rounding)
+    options = resolve_options(target=target, lowering=lowering, rounding=rounding, weights=weights)
     proto = read_proto(source)
     folder = base_dir(source)
     model, report = _legalized(proto, options, folder)
@@ -124,26 +135,28 @@ def rewrite_file(
     return report
 
 
-def inspect(model: ModelSource | ir.Model, *, target: str | None = None) -> Report:
+def inspect(model: ModelSource | ir.Model, *, target: str | None = None, weights: str = "auto") -> Report:
     """What is emulated in a model, what a rewrite would change, and what blocks it.
 
     Args:
         model: As for :func:`rewrite`. It is not changed.
         target: As for :func:`rewrite`.
+        weights: As for :func:`rewrite`.
 
     Returns:
         The report of the rewrite; what would make it fail is in ``blockers``.
 
     Raises:
+        OptionError: An option has a value that it does not take.
         ModelError: The model cannot be read at all.
         TargetError: The target is no supported release.
     """
-    options = resolve_options(target=target, lowering="custom", rounding="nearest_even")
+    options = resolve_options(target=target, lowering="custom", rounding="nearest_even", weights=weights)
     if isinstance(model, ir.Model):
         new_copy = functools.partial(_clone, model)
     else:
         proto = read_proto(model)
-        if is_settled(proto, options.target):
+        if is_settled(proto, options):
             return _settled_report(proto, options)
         new_copy = functools.partial(to_ir, proto, base_dir=base_dir(model))
     copy = new_copy()
@@ -275,7 +288,7 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
 
 def _legalized(proto: onnx.ModelProto, options: Options, folder: str) -> tuple[ir.Model | None, Report]:
     """The model rewritten, None where it stays as it is, and what was done."""
-    if is_settled(proto, options.target):
+    if is_settled(proto, options):
         return None, _settled_report(proto, options)
     model = to_ir(proto, base_dir=folder)
     report = legalize(model, options)

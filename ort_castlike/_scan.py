@@ -10,26 +10,39 @@ from collections.abc import Iterator
 import onnx
 
 from ort_castlike import _protos
+from ort_castlike._flaws import FLAWS
+from ort_castlike._options import Options
 from ort_castlike._targets import Target
-from ort_castlike._types import EMULATED_TYPES
+from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES
 
 __all__ = ["is_settled"]
 
 _CODES = frozenset(element.code for element in EMULATED_TYPES.values())
 # The attributes by which an operator names the element type that it gives.
 _TYPE_ATTRIBUTES = frozenset(("dtype", "output_dtype", "to"))
+_WEIGHT_OPERATORS = frozenset(("GatherBlockQuantized", "MatMulNBits"))
+# What operators give without an input, a tensor or an attribute that names the type.
+_SPONTANEOUS = frozenset(ELEMENT_TYPES[name].code for name in ("BOOL", "FLOAT", "INT32", "INT64", "STRING", "UINT8"))
+_FLAWS = [
+    (frozenset(ELEMENT_TYPES[name].code for name in flaw.sources), ELEMENT_TYPES[name].code, flaw.only_unsaturated)
+    for flaw in FLAWS
+    for name in flaw.targets
+]
 # Up to this opset, no operator is without a working kernel in a release that loads the opset.
 _NO_GAPS = 27
 
 
-def is_settled(proto: onnx.ModelProto, target: Target) -> bool:
-    """Whether a model holds nothing that a rewrite for ``target`` would look into."""
+def is_settled(proto: onnx.ModelProto, options: Options) -> bool:
+    """Whether a model holds nothing that a rewrite with these options would look into."""
+    target = options.target
     return (
         proto.ir_version <= target.ir_version
         and all(_fits(entry, target) for entry in _opset_imports(proto))
         and not any(_is_emulated(type_) for type_ in _types(proto))
         and not any(tensor.data_type in _CODES for tensor in _protos.tensors(proto))
         and not any(_has_work(node) for node in _protos.nodes(proto))
+        and not (options.weights != "keep" and any(_has_two_bits(node) for node in _protos.nodes(proto)))
+        and not _may_err(proto)
     )
 
 
@@ -53,18 +66,47 @@ def _types(proto: onnx.ModelProto) -> Iterator[onnx.TypeProto]:
         yield from (info.type for info in function.value_info)
 
 
-def _is_emulated(type_: onnx.TypeProto) -> bool:
+def _elements(type_: onnx.TypeProto) -> set[int]:
+    """The element types of the tensors in a type."""
     kind = type_.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
-        return getattr(type_, kind).elem_type in _CODES
+        return {getattr(type_, kind).elem_type}
     if kind in ("sequence_type", "optional_type"):
-        return _is_emulated(getattr(type_, kind).elem_type)
-    return kind == "map_type" and _is_emulated(type_.map_type.value_type)
+        return _elements(getattr(type_, kind).elem_type)
+    return _elements(type_.map_type.value_type) if kind == "map_type" else set()
+
+
+def _is_emulated(type_: onnx.TypeProto) -> bool:
+    return not _CODES.isdisjoint(_elements(type_))
+
+
+def _may_err(proto: onnx.ModelProto) -> bool:
+    """Whether there may be a cast between stock types that a release gets wrong."""
+    casts = [node for node in _protos.nodes(proto) if node.op_type in ("Cast", "CastLike") and not node.domain]
+    if not casts:
+        return False
+    present = set(_SPONTANEOUS)
+    present.update(*map(_elements, _types(proto)))
+    present.update(tensor.data_type for tensor in _protos.tensors(proto))
+    for node in _protos.nodes(proto):
+        # "to", "dtype", "output_dtype", "output_datatype", "precision", "softmax_precision", "stash_type"
+        present.update(
+            attribute.i for attribute in node.attribute if attribute.name.endswith(("to", "type", "precision"))
+        )
+    return any(_errs(node, present) for node in casts)
+
+
+def _errs(node: onnx.NodeProto, present: set[int]) -> bool:
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    targets = {attributes["to"]} if "to" in attributes else present
+    saturate = attributes.get("saturate", 1)
+    return any(
+        target in targets and not (only_unsaturated and saturate) and not sources.isdisjoint(present)
+        for sources, target, only_unsaturated in _FLAWS
+    )
 
 
 def _has_work(node: onnx.NodeProto) -> bool:
-    if node.domain == "com.microsoft" and node.op_type == "MatMulNBits":
-        return True
     for attribute in node.attribute:
         if attribute.ref_attr_name or attribute.HasField("sparse_tensor"):  # what these give is not looked up here
             return True
@@ -73,3 +115,12 @@ def _has_work(node: onnx.NodeProto) -> bool:
         if attribute.name == "round_mode" or (attribute.HasField("tp") and _is_emulated(attribute.tp)):
             return True
     return False
+
+
+def _has_two_bits(node: onnx.NodeProto) -> bool:
+    """Whether it is a layer of com.microsoft that holds 2-bit weights; a reference counts as work already."""
+    return (
+        node.domain == "com.microsoft"
+        and node.op_type in _WEIGHT_OPERATORS
+        and any(attribute.name == "bits" and attribute.i == 2 for attribute in node.attribute)
+    )

@@ -48,6 +48,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         provider_options: As onnxruntime's.
         lowering: As for :func:`ort_castlike.rewrite`.
         rounding: As for :func:`ort_castlike.rewrite`.
+        weights: As for :func:`ort_castlike.rewrite`.
         **kwargs: As onnxruntime's; ``path_or_bytes`` may name the model, as there.
 
     Raises:
@@ -64,10 +65,11 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         *,
         lowering: str = "custom",
         rounding: str = "nearest_even",
+        weights: str = "auto",
         **kwargs: Any,
     ) -> None:
         source = kwargs.pop("path_or_bytes", None) if model is None else model
-        options = resolve_options(target=None, lowering=lowering, rounding=rounding)
+        options = resolve_options(target=None, lowering=lowering, rounding=rounding, weights=weights)
         self._rewrite_record: RewriteRecord | None = None
         self._files: SessionFiles | None = None
         self._custom_ops: ModuleType | None = None

@@ -4,10 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import NamedTuple
 
 from ort_castlike._errors import TargetError
 
-__all__ = ["NEWEST", "OLDEST", "TARGETS", "Target", "resolve_target"]
+__all__ = ["NEWEST", "OLDEST", "TARGETS", "Target", "TwoBitSlowdown", "resolve_target"]
+
+
+class TwoBitSlowdown(NamedTuple):
+    """How many times as long a 2-bit layer of com.microsoft takes as what the rewriter makes of it.
+
+    None where the release refuses it. ``benchmarks/matmul_nbits.py`` measures the first four (2048 x 2048, block 128,
+    one row).
+
+    Attributes:
+        none: MatMulNBits without zero points.
+        packed: MatMulNBits with packed zero points.
+        floats: MatMulNBits with float zero points that are integers, halves or quarters.
+        other_floats: MatMulNBits with any others, which the 4-bit layer has to keep as they are.
+        gather: GatherBlockQuantized.
+    """
+
+    none: float | None = None
+    packed: float | None = None
+    floats: float | None = None
+    other_floats: float | None = None
+    gather: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -18,34 +40,39 @@ class Target:
         release: (major, minor).
         opset: Highest version of the ai.onnx operator set that it loads.
         ir_version: Highest IR version that it loads.
-        two_bit_slowdown: How many times as long a com.microsoft::MatMulNBits of 2 bits takes as the same layer of 4
-            bits (2048 x 2048, block 128, batch 1, packed zero points); None where it is refused.
+        two_bit_slowdown: How it does on 2-bit layers of com.microsoft.
+        gathers_bytes: Whether com.microsoft::GatherBlockQuantized takes 4-bit codes as bytes.
     """
 
     release: tuple[int, int]
     opset: int
     ir_version: int
-    two_bit_slowdown: float | None = None
+    two_bit_slowdown: TwoBitSlowdown = TwoBitSlowdown()  # noqa: RUF009  it is immutable
+    gathers_bytes: bool = True
 
     def __str__(self) -> str:
         return f"{self.release[0]}.{self.release[1]}"
 
 
+_SINCE_1_24 = TwoBitSlowdown(none=22, packed=33)
+_SINCE_1_27 = TwoBitSlowdown(none=22, packed=33, floats=14, other_floats=0.7, gather=1)
+_SINCE_1_30 = TwoBitSlowdown(none=22, packed=33, floats=5.5, other_floats=0.3, gather=1)
+
 # Each row was probed by loading models stamped with one version after another.
 TARGETS: tuple[Target, ...] = (
-    Target((1, 20), opset=21, ir_version=10),
-    Target((1, 21), opset=22, ir_version=10),
-    Target((1, 22), opset=22, ir_version=10),
+    Target((1, 20), opset=21, ir_version=10, gathers_bytes=False),
+    Target((1, 21), opset=22, ir_version=10, gathers_bytes=False),
+    Target((1, 22), opset=22, ir_version=10, gathers_bytes=False),
     Target((1, 23), opset=23, ir_version=11),
-    Target((1, 24), opset=25, ir_version=13),
-    Target((1, 25), opset=26, ir_version=13),
-    Target((1, 26), opset=26, ir_version=13),
-    Target((1, 27), opset=26, ir_version=13, two_bit_slowdown=34),
-    Target((1, 28), opset=26, ir_version=13, two_bit_slowdown=34),
-    Target((1, 29), opset=26, ir_version=13, two_bit_slowdown=34),
-    Target((1, 30), opset=26, ir_version=13, two_bit_slowdown=34),
-    Target((1, 31), opset=26, ir_version=13, two_bit_slowdown=33),
-    Target((1, 32), opset=28, ir_version=14, two_bit_slowdown=33),
+    Target((1, 24), opset=25, ir_version=13, two_bit_slowdown=_SINCE_1_24),
+    Target((1, 25), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_24),
+    Target((1, 26), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_24),
+    Target((1, 27), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_27),
+    Target((1, 28), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_27),
+    Target((1, 29), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_27),
+    Target((1, 30), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_30),
+    Target((1, 31), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_30),
+    Target((1, 32), opset=28, ir_version=14, two_bit_slowdown=_SINCE_1_30),
 )
 OLDEST = TARGETS[0]
 NEWEST = TARGETS[-1]

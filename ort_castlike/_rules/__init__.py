@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from ort_castlike._context import Context
 from ort_castlike._rules import bitcast, casts, constants, containers, control_flow, quantization, shape
+from ort_castlike._rules.embeddings import pack_gather_block_quantized
 from ort_castlike._rules.stock_casts import STOCK_RULES
-from ort_castlike._rules.weights import WEIGHT_RULES
+from ort_castlike._rules.weights import pack_matmul_nbits
 
 __all__ = ["RULES", "STOCK_RULES", "WEIGHT_RULES", "Rule"]
 
@@ -28,4 +29,10 @@ RULES: Mapping[tuple[str, str], Rule] = {
     **bitcast.RULES,
     **control_flow.RULES,
     **containers.RULES,
+}
+
+# Layers of com.microsoft that hold weights of few bits in bytes. These rules are called on top of the others.
+WEIGHT_RULES: Mapping[tuple[str, str], Rule] = {
+    ("com.microsoft", "GatherBlockQuantized"): pack_gather_block_quantized,
+    ("com.microsoft", "MatMulNBits"): pack_matmul_nbits,
 }
