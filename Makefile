@@ -8,10 +8,14 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 RUNTIMES := 1.20.1 1.23.2 1.24.4 1.32.0
 EXTENSIONS_1.20.1 := ==0.13.0
 
+# A package of which the tests read the models alone: what it depends on is large.
+REAL_MODELS := silero-vad==6.2.3
+
 # $(call environment,FOLDER,REQUIREMENTS): a new environment that holds the package, editable.
 define environment
 $(PYTHON) -m venv --clear $(1)
 $(1)/bin/python -m pip install $(PIP_FLAGS) --editable '.[test]' $(2)
+$(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps $(REAL_MODELS)
 touch $(1)/.installed
 endef
 
