@@ -26,6 +26,7 @@ from ort_castlike import _protos
 from ort_castlike._constants import check_payload, payload_blocks
 from ort_castlike._errors import ModelError, SaveError
 from ort_castlike._external import Pending, tensor_of
+from ort_castlike._new_file import new_file
 from ort_castlike._progress import Progress
 
 __all__ = ["PROTOBUF_LIMIT", "save"]
@@ -35,7 +36,6 @@ _PAGE = 1 << 16  # the coarsest unit in which a system maps files
 _ALIGNMENT = 64
 _PAGED = 1 << 20  # bytes; tensors from this size on begin on a page, so that they can be mapped on their own
 _DIGITS = 16  # of the digest in a data file's name
-_COUNTER = itertools.count()
 
 
 def save(
@@ -69,6 +69,7 @@ def save(
         item.find(base_dir)
     place = _Place.of(destination, has_data=bool(external))
     try:
+        stale = _own_data(place)
         _write(proto, [item for item in external if not item.lies_in(place.folder)], place, progress, durable)
     except OSError as error:
         if isinstance(error, SaveError):
@@ -76,7 +77,7 @@ def save(
         raise SaveError(
             error.errno, f"{place.path!r} cannot be written, what was there is unchanged: {error.strerror or error}"
         ) from error
-    _remove_stale_data(proto, place)
+    _remove_stale_data(stale, proto, place)
 
 
 class _External:
@@ -162,7 +163,7 @@ class _Place:
 def _write(proto: onnx.ModelProto, data: list[_External], place: _Place, progress: Progress, durable: bool) -> None:
     new_data = None
     if data:
-        with _new_file(place, durable) as file:
+        with new_file(place.folder, durable=durable) as file:
             digest, offsets = _write_data(file.stream, data, progress)
             location = f"{place.name}.{digest}.data"
             for item, offset in zip(data, offsets, strict=True):
@@ -171,13 +172,14 @@ def _write(proto: onnx.ModelProto, data: list[_External], place: _Place, progres
             new_data = None if os.path.lexists(path) else path
             file.publish(path)
     try:
-        with _new_file(place, durable) as file:
+        with new_file(place.folder, durable=durable) as file:
             file.stream.write(_serialized(proto))
             file.take_mode_of(place.path)
             file.publish(place.path)
     except BaseException:
         if new_data is not None:
-            os.remove(new_data)
+            with contextlib.suppress(OSError):
+                os.remove(new_data)
         raise
 
 
@@ -218,96 +220,33 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
     return data
 
 
-@contextlib.contextmanager
-def _new_file(place: _Place, durable: bool) -> Iterator[_NewFile]:
-    file = _NewFile(place, durable)
-    try:
-        yield file
-    finally:
-        file.close()
+def _own_data(place: _Place) -> set[str]:
+    """The data files that the model at a place refers to and that were written for it."""
+    pattern = re.compile(re.escape(place.name) + rf"\.[0-9a-f]{{{_DIGITS}}}\.data")
+    names = [name for name in os.listdir(place.folder) if pattern.fullmatch(name)]
+    return {name for name in names if _mentions(place.path, name)}
 
 
-class _NewFile:
-    """A file that has its name once it is whole, and that leaves nothing behind otherwise.
-
-    Where the system can, it has no name at all until then, so that not even a killed process leaves it behind.
-    """
-
-    def __init__(self, place: _Place, durable: bool) -> None:
-        self._temporary = os.path.join(place.folder, f".{place.name}.{os.getpid()}.{next(_COUNTER)}.tmp")
-        self._is_named = False
-        self._durable = durable
-        self.stream = os.fdopen(self._open(place.folder), "wb")
-
-    def close(self) -> None:
-        """Drop the file, unless it was published."""
-        with contextlib.suppress(OSError):  # what the disk has no room for was reported by the write
-            self.stream.close()
-        if self._is_named:
-            os.remove(self._temporary)
-
-    def take_mode_of(self, path: str) -> None:
-        """Take over the permissions of a file that this one is going to replace, if it exists."""
-        with contextlib.suppress(FileNotFoundError):
-            mode = stat.S_IMODE(os.stat(path).st_mode)
-            if hasattr(os, "fchmod"):
-                os.fchmod(self.stream.fileno(), mode)
-
-    def publish(self, path: str) -> None:
-        """Give the file its name, in place of what had it."""
-        self.stream.flush()
-        if self._durable:
-            os.fsync(self.stream.fileno())
-        if not self._is_named:
-            # With a folder given, Python lets the system follow the link that /proc shows.
-            os.link(_descriptor_path(self.stream.fileno()), self._temporary, src_dir_fd=self.stream.fileno())
-            self._is_named = True
-        self.stream.close()
-        os.replace(self._temporary, path)
-        self._is_named = False
-
-    def _open(self, folder: str) -> int:
-        if hasattr(os, "O_TMPFILE"):
-            try:
-                descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
-            except OSError:
-                pass  # not every file system has files without a name
-            else:
-                if os.path.exists(_descriptor_path(descriptor)):
-                    return descriptor
-                os.close(descriptor)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-        descriptor = os.open(self._temporary, flags, 0o666)
-        self._is_named = True
-        return descriptor
-
-
-def _descriptor_path(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}"
-
-
-def _remove_stale_data(proto: onnx.ModelProto, place: _Place) -> None:
-    """Remove data files that earlier models of this name had and that none refers to any more."""
-    referred = {
+def _remove_stale_data(stale: set[str], proto: onnx.ModelProto, place: _Place) -> None:
+    """Remove data files of the model that was replaced, unless another model refers to them."""
+    stale = stale - {
         os.path.normpath(entry.value)
         for reference in _protos.external_tensors(proto)
         for entry in reference.external_data
         if entry.key == "location"
     }
-    pattern = re.compile(re.escape(place.name) + rf"\.[0-9a-f]{{{_DIGITS}}}\.data")
+    if not stale:
+        return
     with contextlib.suppress(OSError):  # the model is written; what cannot be tidied up stays
-        names = os.listdir(place.folder)
-        others = [name for name in names if name.endswith(".onnx") and name != place.name]
-        for name in names:
-            if not pattern.fullmatch(name) or name in referred:
-                continue
-            if not any(_mentions(os.path.join(place.folder, other), name) for other in others):
+        others = [os.path.join(place.folder, name) for name in os.listdir(place.folder) if name not in stale]
+        for name in stale:
+            if not any(_mentions(other, name) for other in others):
                 os.remove(os.path.join(place.folder, name))
 
 
 def _mentions(path: str, name: str) -> bool:
-    """Whether a file holds a name."""
-    if not os.path.isfile(path) or not os.path.getsize(path):
+    """Whether a file, if it can be a model, holds a name."""
+    if not os.path.isfile(path) or not 0 < os.path.getsize(path) <= PROTOBUF_LIMIT:
         return False
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(name.encode()) >= 0

@@ -176,13 +176,23 @@ def test_data_of_the_model_that_is_replaced_goes_when_it_is_replaced(tmp_path):
     assert_computes(new, seed=1)
 
 
-def test_data_that_another_model_refers_to_stays(tmp_path):
-    new, twin = tmp_path / "new.onnx", tmp_path / "twin.onnx"
+@pytest.mark.parametrize("name", ["twin.onnx", "twin"])
+def test_data_that_another_model_refers_to_stays(name, tmp_path):
+    new, twin = tmp_path / "new.onnx", tmp_path / name
     ort_castlike.rewrite_file(save_external(tmp_path, "a.onnx", seed=0), new, target="1.20")
     twin.write_bytes(new.read_bytes())
+    (tmp_path / "not a model").write_bytes(b"")
     ort_castlike.rewrite_file(save_external(tmp_path, "b.onnx", seed=1), new)
     assert_computes(new, seed=1)
     assert_computes(twin, seed=0)
+
+
+def test_data_that_another_process_has_just_written_stays(tmp_path):
+    # It has the name that the data of this model could have, and its model is still to come.
+    ort_castlike.rewrite_file(save_external(tmp_path, "a.onnx"), tmp_path / "new.onnx")
+    (tmp_path / "new.onnx.0123456789abcdef.data").write_bytes(b"to come")
+    ort_castlike.rewrite_file(save_external(tmp_path, "b.onnx", seed=1), tmp_path / "new.onnx")
+    assert (tmp_path / "new.onnx.0123456789abcdef.data").read_bytes() == b"to come"
 
 
 def test_files_of_others_stay(tmp_path):
