@@ -62,8 +62,13 @@ def make_model(folder: Path, gibibytes: float) -> Path:
             nodes.append(helper.make_node("Reshape", [name, target.name], [f"{name}_reshaped"]))
             source = f"{name}_reshaped"
         # One column of each is looked at.
-        nodes.append(helper.make_node("Shape" if kind != "float" else "Gather", [source] if kind != "float" else
-                                      [source, "index"], [f"y_{number}"]))
+        nodes.append(
+            helper.make_node(
+                "Shape" if kind != "float" else "Gather",
+                [source] if kind != "float" else [source, "index"],
+                [f"y_{number}"],
+            )
+        )
         data_type = TensorProto.FLOAT if kind == "float" else TensorProto.INT64
         outputs.append(helper.make_tensor_value_info(f"y_{number}", data_type, None))
         offset += length

@@ -18,6 +18,7 @@ import onnx
 from ort_castlike import _protos, _save
 from ort_castlike._errors import SaveError
 from ort_castlike._external import Pending, tensor_of
+from ort_castlike._progress import progress_bar
 
 __all__ = ["SessionFiles"]
 
@@ -51,8 +52,8 @@ class SessionFiles:
         self.path = os.path.join(self._folder, "model.onnx")
         remove = weakref.finalize(self, _remove, self._folder, os.getpid())
         try:
-            with self.complete():
-                _save.save(proto, pending, self.path, base_dir=base_dir, durable=False)
+            with self.complete(), progress_bar("preparing the model") as progress:
+                _save.save(proto, pending, self.path, base_dir=base_dir, progress=progress, durable=False)
         except BaseException:
             remove()
             raise
