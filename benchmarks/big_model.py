@@ -9,7 +9,6 @@ only, since it reads /proc.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
