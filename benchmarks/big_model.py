@@ -104,7 +104,7 @@ def measured(work: str, model: str) -> None:
             for name, value in memory().items():
                 peak[name] = max(peak[name], value)
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     begin = time.perf_counter()
     if work == "rewrite_file":
