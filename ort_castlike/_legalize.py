@@ -17,6 +17,7 @@ from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report
 from ort_castlike._rules import RULES, STOCK_RULES, WEIGHT_RULES
 from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
+from ort_castlike._sinking import sink_constants
 from ort_castlike._stock import releases_for, releases_that_run
 
 __all__ = ["LegalizePass", "legalize"]
@@ -90,6 +91,8 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     signature = _signature(context)
     context.remove_dead()
     context.encode_constants()
+    if original:
+        sink_constants(context)
     report.changes = context.changes
     report.weights = context.weights.memory()
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]

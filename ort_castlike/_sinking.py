@@ -1,0 +1,50 @@
+"""Constants that a DequantizeLinear in a subgraph takes from outside: they are brought into the subgraph.
+
+onnxruntime fuses such a node with the MatMul behind it and looks for the weights in the subgraph alone: 1.24 to 1.32
+refuse the model ("Missing required weight"), and 1.20 crashes.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from ort_castlike._context import Context
+
+__all__ = ["sink_constants"]
+
+
+def sink_constants(context: Context) -> None:
+    """Move every such constant into the subgraph, or copy it where something else takes it too.
+
+    A copy has the tensor of the original; nothing is copied in memory.
+    """
+    copies: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
+    for graph in context.model.graph.subgraphs():
+        for node in graph:
+            if node.op_type != "DequantizeLinear" or node.domain != "":
+                continue
+            for index, value in enumerate(node.inputs):
+                tensor = context.constant(value)
+                if value is None or tensor is None or _is_inside(value, graph):
+                    continue
+                if (graph, value) not in copies:
+                    copies[graph, value] = _brought_in(context, graph, value, tensor)
+                    context.changed(node, node.op_type, f"the same, with {value.name!r} inside the subgraph")
+                node.replace_input_with(index, copies[graph, value])
+
+
+def _is_inside(value: ir.Value, graph: ir.Graph) -> bool:
+    producer = value.producer()
+    return (value.graph if producer is None else producer.graph) is graph
+
+
+def _brought_in(context: Context, graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+    outer, name = value.graph, value.name
+    is_movable = value.is_initializer() and not value.is_graph_output() and outer is not None and name is not None
+    if is_movable and all(use.node.graph is graph for use in value.uses()):
+        del outer.initializers[name]
+        graph.register_initializer(value)
+        return value
+    copy = ir.Value(name=context.fresh_name(f"{name}_inside"), type=value.type, shape=value.shape, const_value=tensor)
+    graph.register_initializer(copy)
+    return copy
