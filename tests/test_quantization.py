@@ -592,6 +592,46 @@ def test_quantized_convolution_survives_the_optimizer(element):
     np.testing.assert_array_equal(run(model, {"x": x})[0], y)
 
 
+@pytest.mark.parametrize("activation", ["UINT2", "UINT8"])
+@pytest.mark.parametrize("per_channel", [True, False], ids=["channels", "tensor"])
+@pytest.mark.parametrize("op_type", ["Conv", "Gemm", "MatMul"])
+def test_a_bias_keeps_its_fractions(op_type, per_channel, activation):
+    # The scales' product is 0.5 or 0.25: a bias in eighths is no multiple of it. What is quantized again is rounded.
+    random = np.random.default_rng(15)
+    w = random_integers(random, "INT2", (8, 4))
+    scale = np.array([1, 0.5, 1, 0.5] if per_channel else 1, np.float32)
+    bias = (np.array([1, 3, -5, 7]) / 8).astype(np.float32)
+    x = random.integers(0, 4, (5, 8))
+    expected = x * 0.5 @ (w.astype(np.float64) * scale) + bias
+    spatial = [1, 1] if op_type == "Conv" else []
+    dtype = {"UINT2": ml_dtypes.uint2, "UINT8": np.uint8}[activation]
+    stored = np.ascontiguousarray(w.T).reshape(4, 8, 1, 1) if op_type == "Conv" else w
+    product = {
+        "Conv": [helper.make_node("Conv", ["d", "wd", "bias"], ["y"])],
+        "Gemm": [helper.make_node("Gemm", ["d", "wd", "bias"], ["y"])],
+        "MatMul": [helper.make_node("MatMul", ["d", "wd"], ["m"]), helper.make_node("Add", ["m", "bias"], ["y"])],
+    }[op_type]
+    nodes = [
+        linear("DequantizeLinear", ["x", "half"], "d"),
+        linear("DequantizeLinear", ["w", "scale"], "wd", axis=0 if op_type == "Conv" else 1),
+        *product,
+        linear("QuantizeLinear", ["y", "eighth", "middle"], "q"),
+    ]
+    initializers = [
+        constant("half", np.float32(0.5)),
+        constant("eighth", np.float32(0.125)),
+        constant("middle", np.uint8(128)),
+        constant("w", stored),
+        constant("scale", scale),
+        constant("bias", bias),
+    ]
+    model = make_model(
+        nodes, [info("x", activation, [5, 8, *spatial])], [info("q", "UINT8", [5, 4, *spatial])], initializers
+    )
+    got = run(model, {"x": x.reshape(5, 8, *spatial).astype(dtype)})[0]
+    np.testing.assert_array_equal(got.reshape(5, 4), np.clip(expected * 8 + 128, 0, 255))
+
+
 # Small floats
 
 
