@@ -14,6 +14,8 @@ LOWERINGS = ("custom", "standard")
 WEIGHTS = ("auto", "pack4", "keep")
 ROUNDINGS = ("nearest_even", "toward_zero", "half_away")
 
+_CLEARLY_SLOWER = 1.25  # times as long; less is not worth twice the memory
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -24,7 +26,7 @@ class Options:
         lowering: "custom" narrows with the domain's CastLike, "standard" with stock operators alone.
         rounding: How a float becomes a 2- or 4-bit integer.
         weights: What becomes of com.microsoft's 2-bit layers: "pack4" makes them 4-bit ones, "keep" leaves them,
-            "auto" packs where the target refuses them or is slower on them.
+            "auto" packs where the target refuses them or is clearly slower on them.
     """
 
     target: Target
@@ -32,12 +34,12 @@ class Options:
     rounding: str = "nearest_even"
     weights: str = "auto"
 
-    def packs(self, form: str) -> bool:
-        """Whether 2-bit layers become 4-bit ones; ``form`` is a field of ``TwoBitSlowdown``."""
+    def packs(self, form: str, *, is_float16: bool = False, int8_block: int | None = None) -> bool:
+        """Whether a 2-bit layer becomes a 4-bit one; the arguments are those of ``TwoBitSlowdown.of``."""
         if self.weights != "auto":
             return self.weights == "pack4"
-        slowdown = getattr(self.target.two_bit_slowdown, form)
-        return slowdown is None or slowdown > 1
+        slowdown = self.target.two_bit_slowdown.of(form, is_float16=is_float16, int8_block=int8_block)
+        return slowdown is None or slowdown > _CLEARLY_SLOWER
 
 
 def resolve_options(*, target: str | None, lowering: str, rounding: str, weights: str = "auto") -> Options:

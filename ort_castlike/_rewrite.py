@@ -60,7 +60,7 @@ def rewrite(
         weights: What becomes of the 2-bit layers that onnxruntime has operators of its own for
             (com.microsoft::MatMulNBits and GatherBlockQuantized with bits=2): "pack4" makes each the equal layer of
             4 bits, which takes about twice the memory; "keep" leaves them; "auto" makes them 4-bit ones where the
-            target refuses 2 bits or is slower on them.
+            target refuses 2 bits or is clearly slower on them.
 
     Returns:
         A new model of the kind that was given; a ``ModelProto`` for a path or bytes, external data included.

@@ -14,8 +14,7 @@ __all__ = ["NEWEST", "OLDEST", "TARGETS", "Target", "TwoBitSlowdown", "resolve_t
 class TwoBitSlowdown(NamedTuple):
     """How many times as long a 2-bit layer of com.microsoft takes as what the rewriter makes of it.
 
-    None where the release refuses it. ``benchmarks/matmul_nbits.py`` measures the first four (2048 x 2048, block 128,
-    one row).
+    None where the release refuses it. ``benchmarks/matmul_nbits.py --table`` measures it (2048 x 2048, one row).
 
     Attributes:
         none: MatMulNBits without zero points.
@@ -23,6 +22,9 @@ class TwoBitSlowdown(NamedTuple):
         floats: MatMulNBits with float zero points that are integers, halves or quarters.
         other_floats: MatMulNBits with any others, which the 4-bit layer has to keep as they are.
         gather: GatherBlockQuantized.
+        float16: Whether a MatMulNBits without float zero points takes float16.
+        int8: Block sizes for which there is a kernel of its own where a MatMulNBits without float zero points allows
+            int8 arithmetic (accuracy_level 4), and how many times as long that takes.
     """
 
     none: float | None = None
@@ -30,6 +32,23 @@ class TwoBitSlowdown(NamedTuple):
     floats: float | None = None
     other_floats: float | None = None
     gather: float | None = None
+    float16: bool = False
+    int8: tuple[tuple[int, float], ...] = ()
+
+    def of(self, form: str, *, is_float16: bool = False, int8_block: int | None = None) -> float | None:
+        """The slowdown of a layer.
+
+        Args:
+            form: "none", "packed", "floats", "other_floats" or "gather".
+            is_float16: Whether it takes float16.
+            int8_block: Its block size where it allows int8 arithmetic.
+        """
+        slowdown: float | None = getattr(self, form)
+        if form not in ("none", "packed"):
+            return slowdown
+        if is_float16 and not self.float16:
+            return None
+        return dict(self.int8).get(int8_block or 0, slowdown)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -54,9 +73,14 @@ class Target:
         return f"{self.release[0]}.{self.release[1]}"
 
 
-_SINCE_1_24 = TwoBitSlowdown(none=22, packed=33)
-_SINCE_1_27 = TwoBitSlowdown(none=22, packed=33, floats=14, other_floats=0.7, gather=1)
-_SINCE_1_30 = TwoBitSlowdown(none=22, packed=33, floats=5.5, other_floats=0.3, gather=1)
+_SINCE_1_24 = TwoBitSlowdown(none=24, packed=29)
+_SINCE_1_27 = TwoBitSlowdown(none=29, packed=28, floats=13, other_floats=0.75, gather=1)
+_SINCE_1_28 = TwoBitSlowdown(
+    none=40, packed=45, floats=15, other_floats=0.6, gather=1, float16=True, int8=((32, 1.3), (64, 0.98), (128, 0.9))
+)
+_SINCE_1_30 = TwoBitSlowdown(
+    none=27, packed=40, floats=11, other_floats=0.45, gather=1, float16=True, int8=((32, 1.4), (64, 0.91), (128, 0.81))
+)
 
 # Each row was probed by loading models stamped with one version after another.
 TARGETS: tuple[Target, ...] = (
@@ -68,8 +92,8 @@ TARGETS: tuple[Target, ...] = (
     Target((1, 25), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_24),
     Target((1, 26), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_24),
     Target((1, 27), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_27),
-    Target((1, 28), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_27),
-    Target((1, 29), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_27),
+    Target((1, 28), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_28),
+    Target((1, 29), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_28),
     Target((1, 30), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_30),
     Target((1, 31), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_30),
     Target((1, 32), opset=28, ir_version=14, two_bit_slowdown=_SINCE_1_30),

@@ -17,7 +17,8 @@ from ort_castlike._streams import StreamedTensor
 
 __all__ = ["leave", "pack_matmul_nbits", "why_no_constant"]
 
-_DATA, _SCALES, _ZERO_POINTS = 1, 2, 3
+_DATA, _SCALES, _ZERO_POINTS, _GROUPS = 1, 2, 3, 4
+_INT8 = 4  # the accuracy_level that allows it
 _FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 
 
@@ -51,7 +52,7 @@ def pack_matmul_nbits(node: ir.Node, context: Context) -> None:
         return
     inputs = [*node.inputs, *(None,) * (4 - len(node.inputs))]
     form = _form(inputs[_ZERO_POINTS])
-    if not context.options.packs(form):
+    if not context.options.packs(form, is_float16=_is_float16(node), int8_block=_int8_block(node)):
         return
     why = why_no_constant(context, *inputs[_DATA : _ZERO_POINTS + 1])
     data, scales = context.constant(inputs[_DATA]), context.constant(inputs[_SCALES])
@@ -103,6 +104,18 @@ def _form(zero_points: ir.Value | None) -> str:
     if zero_points is None:
         return "none"
     return "packed" if zero_points.dtype in (None, ir.DataType.UINT8) else "floats"
+
+
+def _is_float16(node: ir.Node) -> bool:
+    scales = node.inputs[_SCALES] if len(node.inputs) > _SCALES else None
+    return scales is not None and scales.dtype == ir.DataType.FLOAT16
+
+
+def _int8_block(node: ir.Node) -> int | None:
+    """The block size of a layer that the runtime may compute in int8."""
+    regrouped = len(node.inputs) > _GROUPS and node.inputs[_GROUPS] is not None
+    allowed = node.attributes.get_int("accuracy_level", 0) == _INT8 and not regrouped
+    return node.attributes.get_int("block_size", 128) if allowed else None
 
 
 def _recode(
