@@ -15,6 +15,7 @@ from ort_castlike._functions import infer_and_inline
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report
+from ort_castlike._results import leave_results_unplanned
 from ort_castlike._rules import RULES, STOCK_RULES, WEIGHT_RULES
 from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
 from ort_castlike._sinking import sink_constants
@@ -88,6 +89,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     report.runs_on_before = releases_that_run(model, _uses(context), *before)
     _apply_rules(context)
     shield_float16_defaults(context)
+    leave_results_unplanned(context)
     signature = _signature(context)
     context.remove_dead()
     context.encode_constants()
@@ -107,7 +109,8 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     for value in untyped:
         node = value.producer()
         # onnxruntime infers no shape for a custom operator, and a Scan needs the shapes of what its body gives.
-        if value not in context.original and (node is None or node.domain != DOMAIN):
+        is_given = value.is_graph_output() and value.graph is not model.graph
+        if value not in context.original and not is_given and (node is None or node.domain != DOMAIN):
             value.type, value.shape = None, None
     retyped = any(value.type != type_ for value, type_ in context.original.items())
     report.changed = bool(retyped or report.changes or inlined or lowered) or before != (

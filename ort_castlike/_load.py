@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ort_castlike import _protos
+from ort_castlike._context import DOMAIN
 from ort_castlike._errors import ModelError, innermost
 from ort_castlike._external import tensor_of
 from ort_castlike._types import element_type
@@ -168,8 +169,10 @@ def _restore(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:
 def _restore_types(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:
     """Write the types that did not change as they were, without the shapes that inference found.
 
-    In subgraphs these stay: onnxruntime wants the shapes of what a Loop or a Scan hands to its body.
+    In subgraphs these stay: onnxruntime wants the shapes of what a Loop or a Scan hands to its body. What the package's
+    own operators give must have no shape, and keeps none.
     """
+    unplanned = {name for node in graph.node if node.domain == DOMAIN for name in node.output}
     for infos, originals in (
         (graph.input, original.input),
         (graph.output, original.output),
@@ -177,7 +180,7 @@ def _restore_types(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:
     ):
         known = {info.name: info for info in originals}
         for info in infos:
-            before = known.get(info.name)
+            before = None if info.name in unplanned else known.get(info.name)
             if before is not None and _element_code(before.type) == _element_code(info.type):
                 info.CopyFrom(before)
 
