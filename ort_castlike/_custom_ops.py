@@ -77,6 +77,7 @@ class _Body:
         self.pair = (source, target)
         self.shared = shared
         self._dtype = ELEMENT_TYPES[target].dtype
+        self._read: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
 
     def __call__(self, values: Any, target: Any, **attributes: Any) -> np.ndarray:
         """The cast of ``values``; zeros of the right shape and type where there is none, and a note of why."""
@@ -84,30 +85,38 @@ class _Body:
         try:
             # An interrupt may then come up only when the result is there; it is kept for after the run.
             with deferred_interrupts():
-                result = self._cast(values, **attributes)
+                result = self._cast(values, attributes)
         except BaseException as error:
             self._keep(error, attributes)
         return self._zeros(values) if result is None else result
 
-    def _cast(
-        self, values: Any, *, from_type: str, to_type: str, rounding: str, saturate: int, round_mode: str
-    ) -> np.ndarray:
+    def _cast(self, values: Any, attributes: dict[str, Any]) -> np.ndarray:
+        key = tuple(attributes.items())
+        options = self._read.get(key)
+        if options is None:
+            options = self._read[key] = self._options(**attributes)
+        result = convert(values, **options, give_away=True)
+        if result.dtype != self._dtype:
+            result = result.astype(self._dtype)
+        return result.view(_Handover)
+
+    def _options(
+        self, *, from_type: str, to_type: str, rounding: str, saturate: int | str, round_mode: str
+    ) -> dict[str, Any]:
+        """What ``convert`` takes for a node's attributes; an integer may come as the text that crossed."""
         source, target = element_type(from_type), element_type(to_type)
         if (source.crossing, target.crossing) != self.pair or target.name == "STRING":
             raise ModelError(
                 f"its input is {self.pair[0]} and its target_type {self.pair[1]}, "
                 f"where {source.name} crosses as {source.crossing} and {target.name} as {target.crossing}"
             )
-        result = convert(
-            values,
-            source,
-            target,
-            rounding=rounding,
-            saturate=bool(saturate),
-            round_mode=round_mode,
-            give_away=True,
-        )
-        return result.astype(self._dtype, copy=False).view(_Handover)
+        return {
+            "from_type": source,
+            "to_type": target,
+            "rounding": rounding,
+            "saturate": bool(int(saturate)),
+            "round_mode": round_mode,
+        }
 
     def _zeros(self, values: Any) -> np.ndarray:
         try:
@@ -223,7 +232,15 @@ def _declare() -> None:
     with deferred_interrupts():
         for pair in OVERLOADS:
             types = [getattr(PyCustomOpDef, f"dt_{ELEMENT_TYPES[name].ort_name}") for name in pair]
-            Opdef.create(_Body(*pair, _shared), op_type=_QUALIFIED, inputs=types, outputs=types[1:], attrs=attributes)
+            body = _Body(*pair, _shared)
+            opdef = Opdef.create(body, op_type=_QUALIFIED, inputs=types, outputs=types[1:], attrs=attributes)
+            # The attributes come as text. To read them, the hook of 0.12 to 0.15.2 asks C++ for the map of their
+            # types up to three times for each, which costs more than all else of a small node: bodies read them.
+            opdef.cast_attributes = _as_they_come
+
+
+def _as_they_come(attributes: dict[str, Any]) -> dict[str, Any]:
+    return attributes
 
 
 def _shared_of_process() -> _Shared:

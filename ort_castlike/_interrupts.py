@@ -35,6 +35,8 @@ class deferred_interrupts:  # noqa: N801 (a context manager, used as a verb like
         if threading.get_ident() != _MAIN.ident:
             return
         previous = _signal.getsignal(signal.SIGINT)
+        if self._notify is None and getattr(previous, "__func__", None) is deferred_interrupts._note:
+            return  # a block around this one holds it back already
         if callable(previous):
             _signal.signal(signal.SIGINT, self._note)
             self._previous = previous

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -99,36 +99,49 @@ def convert(
     values = np.asarray(values)
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
-    source = _source_type(values, from_type)
-    kernel = _kernel(source.name, to_type.name, rounding, bool(saturate), round_mode)
-    dtype = (ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type).dtype
-    if give_away and _can_hold(values, source, to_type):
-        out = values.reshape(-1).view(dtype)[: values.size].reshape(values.shape)
+    plan = _plan(values.dtype, from_type.name, to_type.name, rounding, saturate, round_mode)
+    if give_away and plan.reads_first and values.size > BLOCK and _is_whole(values):
+        out = values.reshape(-1).view(plan.dtype)[: values.size].reshape(values.shape)
     else:
-        out = np.empty(values.shape, dtype)
-    _run(kernel, values, out)
+        out = np.empty(values.shape, plan.dtype)
+    _run(plan.kernel, values, out)
     return out
 
 
-def _can_hold(values: np.ndarray, source: ElementType, to_type: ElementType) -> bool:
-    """Whether the memory of ``values`` can take the result while it is made.
+class _Plan(NamedTuple):
+    """What is decided once for all arrays of one dtype that are cast with the same options."""
 
-    The kernels of these types have read all of a block before they write to its result. A view is left alone:
-    its memory is not its own and may be needed elsewhere.
-    """
+    kernel: _Kernel
+    dtype: np.dtype[Any]
+    reads_first: bool
+
+
+@functools.cache
+def _plan(found: np.dtype[Any], from_name: str, to_name: str, rounding: str, saturate: bool, round_mode: str) -> _Plan:
+    source, to_type = _source_type(found, ELEMENT_TYPES[from_name]), ELEMENT_TYPES[to_name]
+    kernel = _kernel(source.name, to_name, rounding, bool(saturate), round_mode)
+    dtype = (ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type).dtype
+    return _Plan(kernel, dtype, _reads_first(source, to_type))
+
+
+def _reads_first(source: ElementType, to_type: ElementType) -> bool:
+    """Whether a kernel has read all of a block before it writes the result, which can then lie in the same memory."""
     if to_type.name in _SMALL_FLOATS:
-        reads_first = values.itemsize >= 4
-    else:
-        reads_first = source.is_float and to_type.is_integer and to_type.bits <= 8
-    return reads_first and values.flags.owndata and values.flags.carray
+        return source.dtype.itemsize >= 4
+    return source.is_float and to_type.is_integer and to_type.bits <= 8
 
 
-def _source_type(values: np.ndarray, from_type: ElementType) -> ElementType:
-    """The element type that the array is really of, checked against the one that it is said to be of."""
-    found = _TYPE_OF.get(values.dtype)
+def _is_whole(values: np.ndarray) -> bool:
+    """Whether the memory is the array's own: that of a view may be needed elsewhere."""
+    return values.flags.owndata and values.flags.carray
+
+
+def _source_type(dtype: np.dtype[Any], from_type: ElementType) -> ElementType:
+    """The element type that an array is really of, checked against the one that it is said to be of."""
+    found = _TYPE_OF.get(dtype)
     kind = "float" if from_type.name == "STRING" else _kind(from_type)
     if found is None or kind is None or _kind(found) != kind:
-        raise ModelError(f"an array of dtype {values.dtype} holds no {from_type.name} values that can be cast")
+        raise ModelError(f"an array of dtype {dtype} holds no {from_type.name} values that can be cast")
     return found
 
 
@@ -155,30 +168,28 @@ def _run(kernel: _Kernel, values: np.ndarray, out: np.ndarray) -> None:
         _pool.append(scratch)
 
 
-@functools.cache
 def _kernel(source: str, to: str, rounding: str, saturate: bool, round_mode: str) -> _Kernel:
     """The kernel for one pair of types: it reads a block, and writes a block of the stored type."""
     row, to_type = ELEMENT_TYPES[source], ELEMENT_TYPES[to]
     rounder = _choice("rounding", rounding, _ROUNDERS)
     step = _choice("round_mode", round_mode, _E8M0_STEP)
+    if to_type.is_integer and row.is_float and to_type.bits <= 8:
+        return _float_to_narrow_integer(row, to_type, rounder if to_type.bits < 8 else _round_toward_zero)
     if to_type.is_integer:
-        if not row.is_float:
-            return functools.partial(_integer_to_integer, to_type)
-        if to_type.bits > 8:
-            return _float_to_wide_integer
-        rounder = rounder if to_type.bits < 8 else _round_toward_zero
-        return _float_to_narrow_integer(to_type, rounder, row.name == "DOUBLE")
-    if to == "BOOL":
-        return _to_bool
-    if to in _SMALL_FLOATS:
-        return functools.partial(_to_small_float, *_SMALL_FLOATS[to])
-    if to == "FLOAT8E8M0":
-        return functools.partial(_to_e8m0, saturate, *step)
-    if to in _FLOAT8_MAX or to in ("FLOAT16", "BFLOAT16"):
-        return functools.partial(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
-    if to in ("FLOAT", "DOUBLE"):
-        return _copy
-    raise ModelError(f"there is no cast from {source} to {to}")
+        kernel = _float_to_wide_integer if row.is_float else _integer_to_integer(to_type)
+    elif to == "BOOL":
+        kernel = _to_bool
+    elif to in _SMALL_FLOATS:
+        kernel = functools.partial(_to_small_float, *_SMALL_FLOATS[to])
+    elif to == "FLOAT8E8M0":
+        kernel = functools.partial(_to_e8m0, saturate, *step)
+    elif to in _FLOAT8_MAX or to in ("FLOAT16", "BFLOAT16"):
+        kernel = functools.partial(_to_narrow_float, _FLOAT8_MAX.get(to) if saturate else None)
+    elif to in ("FLOAT", "DOUBLE"):
+        kernel = _copy
+    else:
+        raise ModelError(f"there is no cast from {source} to {to}")
+    return kernel
 
 
 def _choice(name: str, value: str, table: Mapping[str, _T]) -> _T:
@@ -221,21 +232,34 @@ def _sign_bias(to_type: ElementType) -> int:
     return 1 << (to_type.bits - 1) if to_type.is_signed_integer and to_type.bits < 8 else 0
 
 
-def _wrap(out: np.ndarray, bits: int, bias: int) -> None:
-    """Bring int8 or uint8 values, to which ``bias`` was added, into the range of a type of ``bits`` bits."""
-    if bits < 8:
-        np.bitwise_and(out, out.dtype.type((1 << bits) - 1), out=out)
-    if bias:
-        np.subtract(out, out.dtype.type(bias), out=out)
+def _wrapper(to_type: ElementType) -> Callable[[np.ndarray], None]:
+    """What brings int8 or uint8 values, to which the bias was added, into the range of a type of up to 8 bits."""
+    if to_type.bits >= 8:
+        return lambda out: None
+    dtype = ELEMENT_TYPES[to_type.crossing].dtype
+    # Arrays without axes: numpy takes them faster than scalars, which counts where there are few values.
+    mask, bias = np.array((1 << to_type.bits) - 1, dtype), np.array(_sign_bias(to_type), dtype)
+    if not bias:
+        return lambda out: np.bitwise_and(out, mask, out)
+
+    def wrap(out: np.ndarray) -> None:
+        np.bitwise_and(out, mask, out)
+        np.subtract(out, bias, out)
+
+    return wrap
 
 
-def _integer_to_integer(to_type: ElementType, block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+def _integer_to_integer(to_type: ElementType) -> _Kernel:
     """Keep the low bits of the two's complement."""
-    np.copyto(out, _plain(block), casting="unsafe")
-    bias = _sign_bias(to_type)
-    if bias:
-        np.add(out, out.dtype.type(bias), out=out)
-    _wrap(out, to_type.bits, bias)
+    bias, wrap = _sign_bias(to_type), _wrapper(to_type)
+
+    def kernel(block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
+        np.copyto(out, _plain(block), casting="unsafe")
+        if bias:
+            np.add(out, out.dtype.type(bias), out=out)
+        wrap(out)
+
+    return kernel
 
 
 def _plain(block: np.ndarray) -> np.ndarray:
@@ -243,42 +267,45 @@ def _plain(block: np.ndarray) -> np.ndarray:
     return block if block.dtype.isbuiltin == 1 else block.astype(np.int8)
 
 
-def _float_to_narrow_integer(to_type: ElementType, rounder: _Rounder, double: bool) -> _Kernel:
+def _float_to_narrow_integer(source: ElementType, to_type: ElementType, rounder: _Rounder) -> _Kernel:
     """Round, and keep the low bits of the two's complement: types of up to 8 bits.
 
     A float to which 1.5 * 2**23 (float32; 2**52 for float64) is added is rounded to an integer, nearest even,
     and the low bits of the sum's pattern are that integer's. Where a block holds a value that is too large for
     this, or no number, all of it takes the slower way, which is exact for everything.
     """
+    double = source.name == "DOUBLE"
     real, fraction_bits = (np.float64, 52) if double else (np.float32, 23)
+    is_real = source.dtype == real
     bias = _sign_bias(to_type)
-    magic = real(1.5 * 2.0**fraction_bits + bias)
+    magic = np.array(1.5 * 2.0**fraction_bits + bias, real)
     lowest = int(real(2.0**fraction_bits).view(np.int64 if double else np.int32))
     highest = lowest + (1 << fraction_bits) - 1
     adds_at_once = rounder is _round_nearest_even
+    wrap = _wrapper(to_type)
 
     def kernel(block: np.ndarray, out: np.ndarray, scratch: _Scratch) -> None:
-        size = block.size
         first, rounded, rest = scratch.f64 if double else scratch.f32
         pattern = (scratch.i64 if double else scratch.i32)[1]
-        if size != BLOCK:
+        if block.size != BLOCK:
+            size = block.size
             first, rounded, rest, pattern = first[:size], rounded[:size], rest[:size], pattern[:size]
-        if block.dtype != real:
+        if not is_real:
             np.copyto(first, block, casting="unsafe")
             block = first
         if adds_at_once:
-            np.add(block, magic, out=rounded)
+            np.add(block, magic, rounded)
         else:
             rounder(block, rounded, rest)
-            np.add(rounded, magic, out=rounded)
+            np.add(rounded, magic, rounded)
         # The methods min() and max() do the same at twice the cost of the call.
         if np.minimum.reduce(pattern) < lowest or np.maximum.reduce(pattern) > highest:
             rounder(block, rounded, rest)
             _modulo_256(rounded, rest)
-            np.copyto(pattern, rounded, casting="unsafe")
+            pattern[...] = rounded
             np.add(pattern, bias, out=pattern)
-        np.copyto(out, pattern, casting="unsafe")
-        _wrap(out, to_type.bits, bias)
+        out[...] = pattern
+        wrap(out)
 
     return kernel
 
