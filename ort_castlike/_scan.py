@@ -82,17 +82,20 @@ def _is_emulated(type_: onnx.TypeProto) -> bool:
 
 def _may_err(proto: onnx.ModelProto) -> bool:
     """Whether there may be a cast between stock types that a release gets wrong."""
-    casts = [node for node in _protos.nodes(proto) if node.op_type in ("Cast", "CastLike") and not node.domain]
+    casts = [
+        node for node in _protos.nodes(proto) if node.op_type in ("Cast", "CastLike") and node.domain in ("", "ai.onnx")
+    ]
     if not casts:
         return False
     present = set(_SPONTANEOUS)
     present.update(*map(_elements, _types(proto)))
     present.update(tensor.data_type for tensor in _protos.tensors(proto))
     for node in _protos.nodes(proto):
-        # "to", "dtype", "output_dtype", "output_datatype", "precision", "softmax_precision", "stash_type"
-        present.update(
-            attribute.i for attribute in node.attribute if attribute.name.endswith(("to", "type", "precision"))
-        )
+        for attribute in node.attribute:
+            # "to", "dtype", "output_dtype", "output_datatype", "precision", "softmax_precision", "stash_type", "type"
+            if attribute.name.endswith(("to", "type", "precision")):
+                present.add(attribute.i)
+                present.update(_elements(attribute.tp))
     return any(_errs(node, present) for node in casts)
 
 

@@ -39,12 +39,13 @@ def _is_inside(value: ir.Value, graph: ir.Graph) -> bool:
 
 
 def _brought_in(context: Context, graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
-    outer, name = value.graph, value.name
-    is_movable = value.is_initializer() and not value.is_graph_output() and outer is not None and name is not None
-    if is_movable and all(use.node.graph is graph for use in value.uses()):
-        del outer.initializers[name]
+    if value.is_initializer() and not value.is_graph_output() and all(use.node.graph is graph for use in value.uses()):
+        assert value.graph is not None
+        assert value.name is not None
+        del value.graph.initializers[value.name]
         graph.register_initializer(value)
         return value
-    copy = ir.Value(name=context.fresh_name(f"{name}_inside"), type=value.type, shape=value.shape, const_value=tensor)
+    name = context.fresh_name(f"{value.name}_inside")
+    copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
     graph.register_initializer(copy)
     return copy

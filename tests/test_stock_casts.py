@@ -128,6 +128,33 @@ def test_a_model_with_nothing_to_correct_is_returned_as_it_is(source, to, attrib
     assert ort_castlike.rewrite(proto, target="1.20") == proto
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("RandomUniform", [], ["h"], dtype=code("DOUBLE"), shape=[2])],
+        [node("HannWindow", ["n"], ["h"], output_datatype=code("DOUBLE"))],
+        [node("ConstantOfShape", ["s"], ["h"], value=tensor("", [0.0], np.float64))],
+        [node("Constant", [], ["h"], value=tensor("", [0.0], np.float64))],
+        [node("Cast", ["n"], ["h"], to=code("DOUBLE"))],
+        [node("CastLike", ["n", "d"], ["h"])],
+        [
+            node("SequenceEmpty", [], ["e"], dtype=code("DOUBLE")),
+            node("SequenceInsert", ["e", "d"], ["f"]),
+            node("SequenceAt", ["f", "n"], ["h"]),
+        ],
+    ],
+    ids=lambda nodes: nodes[-1].op_type,
+)
+def test_a_double_is_seen_wherever_it_comes_from(nodes):
+    nodes = [*nodes, node("Cast", ["h"], ["y"], to=code("FLOAT16"))]
+    constants = [tensor("n", 1, np.int64), tensor("s", [2], np.int64)]
+    if any("d" in entry.input for entry in nodes):
+        constants.append(tensor("d", [1.0], np.float64))
+    proto = model(nodes, [], [value("y", "FLOAT16")], constants, opset=21)
+    proto.ir_version = 10
+    assert len(ort_castlike.inspect(proto, target="1.20").changes) == 1
+
+
 def test_a_cast_of_a_value_of_unknown_type_stays():
     nodes = [node("Unknown", ["x"], ["h"], domain="foreign"), node("Cast", ["h"], ["y"], to=code("FLOAT16"))]
     proto = model(nodes, [value("x", "DOUBLE", [2])], [value("y", "FLOAT16", [2])], opset=21)
