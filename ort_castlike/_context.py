@@ -262,6 +262,10 @@ class Context:
         """Note a change for the report."""
         self.changes.append(Change(describe(node, op_type), op_type, becomes))
 
+    def let_go(self, values: Iterable[ir.Value | None]) -> None:
+        """Say that a rule took a use away from some values, so that those without any left are removed."""
+        self._maybe_dead.extend(value for value in values if value is not None)
+
     def layer_packed(self, before: Iterable[ir.Value | None], after: Iterable[ir.Value | None]) -> None:
         """Note the constants of a layer before and after its weights got more bits, for the report."""
         self.weights.add(

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from ort_castlike import _constants
 from ort_castlike._context import Context, describe
 from ort_castlike._errors import ModelError
+from ort_castlike._rules.fusing import make_fusible
 from ort_castlike._rules.granularity import Granularity
 from ort_castlike._rules.operands import converted, operands, zeros_like
 from ort_castlike._types import ElementType, element_type
@@ -66,6 +67,7 @@ class _Stock:
 
 def dequantize(node: ir.Node, context: Context) -> None:
     """Dequantize the carrier, or a constant in a packed type that the runtime fuses into its 4-bit kernels."""
+    make_fusible(node, context)
     x, scale, zero_point = operands(node)
     from_type, to_type = context.element(x, node), context.element(node.outputs[0], node)
     if to_type.name not in _OUTPUT_TYPES:
