@@ -1,0 +1,116 @@
+"""The pages: every Python block runs and prints what the page shows, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import doctest
+import io
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import onnx
+import onnxruntime
+import pytest
+
+import ort_castlike
+
+ROOT = Path(__file__).parent.parent
+PAGES = (
+    *sorted(path for path in ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "models").rglob("*.md")),
+)
+FENCE = re.compile(r"^```(?P<language>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: its language, its text, and the line that it starts on."""
+
+    language: str
+    text: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    source = page.read_text(encoding="utf-8")
+    return [
+        Block(match["language"].strip(), match["text"], source.count("\n", 0, match.start()) + 2)
+        for match in FENCE.finditer(source)
+    ]
+
+
+def has_python(page: Path) -> bool:
+    return any(block.language == "python" for block in blocks(page))
+
+
+def same_text(expected: str, got: str) -> bool:
+    """Whether they are the same but for spaces, where "..." stands for anything."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(expected, got, flags)
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """A folder with the example models, and with the ``model.onnx`` that some pages speak of."""
+    (tmp_path / "models").symlink_to(ROOT / "models", target_is_directory=True)
+    shutil.copy(ROOT / "models" / "mixed_int2" / "model.onnx", tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if has_python(page)], ids=lambda page: page.relative_to(ROOT).as_posix()
+)
+def test_every_block_runs_and_prints_what_the_page_shows(page, workplace):
+    onnxruntime.set_default_logger_severity(4)
+    names: dict[str, object] = {"__name__": "__main__"}
+    listed = blocks(page)
+    for block, following in zip(listed, [*listed[1:], None], strict=True):
+        if block.language != "python":
+            continue
+        # Blank lines in front make a traceback name the line of the page.
+        code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        if following is not None and following.language == "text":
+            assert same_text(following.text, printed.getvalue()), f"{page.name}:{following.line}\n{printed.getvalue()}"
+
+
+@pytest.mark.parametrize(
+    ("page", "line"),
+    [(page, block.line) for page in PAGES for block in blocks(page) if block.language == "onnx"],
+    ids=lambda part: part.name if isinstance(part, Path) else str(part),
+)
+def test_every_model_in_text_is_valid_and_loads(page, line):
+    [block] = [block for block in blocks(page) if block.line == line]
+    model = onnx.parser.parse_model(block.text)
+    onnx.checker.check_model(model)
+    ort_castlike.InferenceSession(model)
+    options = onnxruntime.SessionOptions()
+    ort_castlike.register(options)
+    onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+def anchors(page: Path) -> set[str]:
+    """What links may point to in a page, as GitHub derives it from the headings."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in HEADING.findall(text)}
+
+
+@each_page
+def test_every_link_leads_somewhere(page):
+    for target in LINK.findall(FENCE.sub("", page.read_text(encoding="utf-8"))):
+        if re.match(r"\w+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path) if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name}: {target}"
