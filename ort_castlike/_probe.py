@@ -1,12 +1,14 @@
 """Which pairs of element types a CastLike runs for, on the installed onnxruntime alone and with this package.
 
 It is tried out: a model of one node for each pair on onnxruntime, and one of 24 nodes for each source type with the
-package, whose results are compared with ``_reference``.
+package. The results are compared with ``_reference``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +25,8 @@ from ort_castlike._types import CASTLIKE_TYPES, ELEMENT_TYPES, ElementType
 
 __all__ = ["Pair", "probe_package", "probe_pairs", "probe_stock", "quiet_options"]
 
-# Numbers that every type can hold, or comes close to, and that no cast leaves open.
-_NUMBERS = (0, 1, 2, 4)
+# Numbers whose casts ONNX leaves open in no type; the halves are where the roundings differ.
+_NUMBERS = (0, 1, 2, 4, 0.5, 1.5, 2.5, 3.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Pair:
         source: Element type of the input.
         target: Element type of the output.
         stock: What onnxruntime alone does: "arrays" where it takes and gives numpy arrays, "graph" where it computes
-            the cast inside a model, but lets Python neither feed nor fetch it, "no" where it refuses.
+            the cast inside a model, but does not take and give arrays of the types, "wrong" where the result differs
+            from ONNX, "no" where it refuses.
         package: "right", "wrong" (it differs from ONNX) or "no".
     """
 
@@ -71,6 +74,8 @@ def probe_pairs(progress: Callable[[int, int], None] | None = None) -> list[Pair
 def probe_stock(source: str, target: str) -> str:
     """What onnxruntime alone does with one pair (see :class:`Pair`)."""
     values = _values(ELEMENT_TYPES[source])
+    row = ELEMENT_TYPES[target]
+    found = "arrays"
     try:
         session = _stock_session(_stock_model(values, source, target, is_fed=True))
         [result] = session.run(None, {"x": values})
@@ -78,18 +83,36 @@ def probe_stock(source: str, target: str) -> str:
         # Whatever onnxruntime raises, it is no yes.
         result = None
     # The float 8 types come as uint8.
-    if result is not None and result.dtype == ELEMENT_TYPES[target].dtype:
-        return "arrays"
-    return "graph" if _computes(values, source, target) else "no"
+    if result is None or result.dtype != row.dtype:
+        found, result = "graph", _computed(values, source, target)
+    if result is None:
+        return "no"
+    return found if find_difference(cast(values, row, "nearest_even"), result) is None else "wrong"
 
 
-def _computes(values: Any, source: str, target: str) -> bool:
+def _computed(values: Any, source: str, target: str) -> Any:
+    """The cast of a constant, None where onnxruntime refuses."""
     try:
         session = _stock_session(_stock_model(values, source, target, is_fed=False))
-        session.run_with_ort_values(None, {})
+        [result] = session.run_with_ort_values(None, {})
     except Exception:
-        return False
-    return True
+        return None
+    return _array_of(result, ELEMENT_TYPES[target])
+
+
+def _array_of(value: onnxruntime.OrtValue, element: ElementType) -> Any:
+    """What an OrtValue holds, read from its memory where onnxruntime makes no array of it."""
+    if element.dtype.isbuiltin == 1:
+        return value.numpy()
+    count = math.prod(value.shape())
+    data = ctypes.string_at(value.data_ptr(), -(-count * element.bits // 8))
+    if element.bits >= 8:
+        return np.frombuffer(data, element.dtype).reshape(value.shape())
+    memory = np.frombuffer(data, np.uint8)
+    # Several elements to a byte, the first in the lowest bits.
+    parts = [memory >> np.uint8(shift) for shift in range(0, 8, element.bits)]
+    codes = np.stack(parts, axis=-1).reshape(-1)[:count] & np.uint8((1 << element.bits) - 1)
+    return codes.view(element.dtype).reshape(value.shape())
 
 
 def _stock_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -163,5 +186,10 @@ def _like(name: str, element: ElementType) -> onnx.TensorProto:
 
 def _values(element: ElementType) -> Any:
     if element.name == "STRING":
-        return np.array([str(number) for number in _NUMBERS], dtype=object)
-    return np.array(_NUMBERS).astype(element.dtype)
+        # What a text that is no whole number gives as an integer, ONNX does not say.
+        return np.array([str(int(number)) for number in _NUMBERS], dtype=object)
+    numbers = np.array(_NUMBERS, np.float64)
+    if element.is_integer:
+        numbers = np.minimum(numbers, element.integer_range[1])
+    # FLOAT8E8M0 has no zero.
+    return np.maximum(numbers, 0.5 if element.name == "FLOAT8E8M0" else 0).astype(element.dtype)

@@ -58,7 +58,7 @@ def cast_by_definition(
 
 def _into(values: Array, target: ElementType, rounding: str, saturate: bool, round_mode: str) -> Array:
     if target.name == "STRING":
-        numbers = values if values.dtype.kind in "biuf" else values.astype(np.float64)
+        numbers = values if values.dtype.isbuiltin == 1 else values.astype(np.float64)
         return np.array([_text(number) for number in numbers.flat], dtype=object).reshape(values.shape)
     if target.name == "BOOL":
         return np.asarray(values != 0)

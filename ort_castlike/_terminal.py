@@ -35,9 +35,17 @@ __all__ = ["Terminal", "progress", "trial_as_json"]
 _UNBOUNDED = 1 << 14  # columns: what is piped is read by programs, and not wrapped
 _ROWS = 20
 _VALUES = 8
-_GLYPHS = {"arrays": "\u2588", "graph": "\u2592", "right": "+", "no": "\u00b7", "wrong": "!"}
-_ASCII = {"arrays": "#", "graph": "o", "right": "+", "no": ".", "wrong": "!"}
-_STYLES = {"arrays": "green", "graph": "yellow", "right": "cyan", "no": "dim", "wrong": "bold red"}
+_GLYPHS = {"arrays": "\u2588", "graph": "\u2592", "wrong": "x", "right": "+", "no": "\u00b7", "broken": "!"}
+_ASCII = {"arrays": "#", "graph": "o", "wrong": "x", "right": "+", "no": ".", "broken": "!"}
+_LEGEND = {
+    "arrays": "onnxruntime alone runs it, numpy arrays in and out",
+    "graph": "onnxruntime alone runs it inside a model, and not to or from arrays",
+    "wrong": "onnxruntime alone runs it, and differs from ONNX",
+    "right": "this package alone runs it",
+    "broken": "this package differs from ONNX",
+    "no": "neither runs it",
+}
+_STYLES = {"arrays": "green", "graph": "yellow", "wrong": "red", "right": "cyan", "no": "dim", "broken": "bold red"}
 
 
 class Terminal:
@@ -139,19 +147,12 @@ class Terminal:
             parts = [part for cell in cells for part in ((glyphs[cell], _STYLES[cell]), (" ", ""))]
             self._line((f"{number:2} {source:15}", ""), *parts)
         self._line()
-        stock = Counter(pair.stock for pair in pairs)
-        package = Counter(pair.package for pair in pairs)
-        legend = [
-            ("arrays", stock["arrays"], "onnxruntime alone runs it, numpy arrays in and out"),
-            ("graph", stock["graph"], "onnxruntime alone runs it inside a model, and not to or from arrays"),
-            ("right", sum(kind == "right" for kind in kinds.values()), "this package alone runs it"),
-            ("wrong", package["wrong"], "this package differs from ONNX"),
-            ("no", sum(kind == "no" for kind in kinds.values()), "neither runs it"),
-        ]
-        for kind, number, text in legend:
-            if number or kind in ("arrays", "graph"):
-                self._line((f"  {glyphs[kind]} ", _STYLES[kind]), (f"{number:4}  {text}", ""))
-        self._line((f"  this package runs {package['right']} of {len(pairs)} right, arrays in and out", "bold"))
+        counts = Counter(kinds.values())
+        for kind, text in _LEGEND.items():
+            if counts[kind]:
+                self._line((f"  {glyphs[kind]} ", _STYLES[kind]), (f"{counts[kind]:4}  {text}", ""))
+        right = sum(pair.package == "right" for pair in pairs)
+        self._line((f"  this package runs {right} of {len(pairs)} right, arrays in and out", "bold"))
 
     def _changes(self, report: Report, title: str) -> None:
         if self._rows != _ROWS:
@@ -290,7 +291,7 @@ def _short(element: Any, array: np.ndarray) -> str:
 
 def _kind(pair: Pair) -> str:
     if pair.package == "wrong":
-        return "wrong"
+        return "broken"
     return pair.package if pair.stock == "no" else pair.stock
 
 
