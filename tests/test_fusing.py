@@ -92,6 +92,28 @@ def test_every_depth_is_right(depth, layout):
     Product(layout, zero_points=True, depth=depth, block=16).check()
 
 
+@pytest.mark.parametrize("product", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("is_constant", [True, False])
+def test_a_bias_is_subtracted_for_releases_that_would_make_a_gemm(product, is_constant):
+    case = Product("rows of (N, K)", product=product)
+    graph = case.model.graph
+    bias = np.linspace(-2, 2, N, dtype=np.float32)
+    if product == "MatMul":
+        graph.node[-1].output[0] = "product"
+        graph.node.append(node("Add", ["C", "product"], ["Y"]))
+        graph.initializer.append(tensor("C", bias, np.float32))
+        case.bias = bias
+    if not is_constant:
+        graph.node.insert(0, node("Mul", ["C", "one"], ["D"]))
+        graph.initializer.append(tensor("one", 1, np.float32))
+        taker = graph.node[-1]
+        taker.input[list(taker.input).index("C")] = "D"
+    old = op_types(ort_castlike.rewrite(case.model, target="1.23"))
+    assert ("Sub" in old, "Neg" in old) == (True, not is_constant)
+    assert "Add" in op_types(ort_castlike.rewrite(case.model, target="1.32"))
+    case.check()
+
+
 def test_blocks_are_as_few_as_can_be():
     assert attributes_of(ort_castlike.rewrite(Product("columns", depth=700).model))["block_size"] == 256
     assert attributes_of(ort_castlike.rewrite(Product("columns", depth=16).model))["block_size"] == 16

@@ -22,6 +22,9 @@ from ort_castlike._types import element_type
 __all__ = ["make_fusible"]
 
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 256
+# The first release that looks for products to fuse before it makes a Gemm of a MatMul of matrices and an Add.
+_FUSES_FIRST = (1, 25)
+_NEGATED = (np.float32, np.float16)
 _STRIP = 1 << 24  # codes that are transposed at a time
 
 
@@ -190,9 +193,39 @@ def _bypass(value: ir.Value, context: Context) -> None:
                 pending.append(use.node.outputs[0])
             elif use.node.op_type == "Gemm":
                 _split_gemm(use.node, value, context)
-            elif given is not value:
-                use.node.replace_input_with(use.idx, value)
-                context.let_go([given])
+            else:
+                if given is not value:
+                    use.node.replace_input_with(use.idx, value)
+                    context.let_go([given])
+                _keep_apart(use.node, context)
+
+
+def _keep_apart(node: ir.Node, context: Context) -> None:
+    """Let what is added to a MatMul be subtracted, negated, where a release would make a Gemm of the two."""
+    rank = node.inputs[0].shape if node.inputs[0] is not None else None
+    if context.options.target.release >= _FUSES_FIRST or (rank is not None and len(rank) != 2):
+        return
+    for use in tuple(node.outputs[0].uses()):
+        bias = use.node.inputs[1 - use.idx] if use.node.op_type == "Add" and use.node.domain == "" else None
+        if bias is not None and bias is not node.outputs[0]:
+            _subtract(use.node, node.outputs[0], bias, context)
+
+
+def _subtract(node: ir.Node, product: ir.Value, bias: ir.Value, context: Context) -> None:
+    """Make of a node that adds a bias one that subtracts its negation, which gives the same."""
+    tensor = context.constant(bias)
+    if tensor is None or element_type(tensor.dtype).dtype not in _NEGATED:
+        assert bias.type is not None
+        negated = context.insert(node, "Neg", [bias], gives=bias.type.dtype.name, shape=bias.shape)
+    else:
+        negated = context.derived_constant(bias, "negated", _negated)
+    context.become(node, "Sub", [product, negated])
+    context.changed(node, "Add", "a Sub, which leaves the MatMul to fuse with its 2-bit weights")
+
+
+def _negated(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    element = element_type(tensor.dtype)
+    return _constants.mapped_tensor(tensor, element, "", lambda values: (-values).astype(element.dtype))
 
 
 def _split_gemm(node: ir.Node, matrix: ir.Value, context: Context) -> None:
@@ -205,4 +238,7 @@ def _split_gemm(node: ir.Node, matrix: ir.Value, context: Context) -> None:
         assert output.type is not None
         product = context.insert(node, "MatMul", [left, matrix], gives=output.type.dtype.name, shape=output.shape)
         context.become(node, "Add", [product, bias])
+        made = product.producer()
+        assert made is not None
+        _keep_apart(made, context)
     context.changed(node, "Gemm", "a MatMul, which fuses with its 2-bit weights")
