@@ -123,7 +123,8 @@ def rewrite_file(
     model, report = _legalized(proto, options, folder)
     pending = Pending()
     if model is not None:
-        _move_out_data(model, pending)
+        was_external = next(_protos.external_tensors(proto), None) is not None
+        _move_out_data(model, pending, was_external)
         rewritten = to_proto(model, proto)
     elif _is_same_place(source, destination):
         return report
@@ -339,12 +340,11 @@ def _load_external_data(proto: onnx.ModelProto, folder: str) -> None:
         del reference.external_data[:]
 
 
-def _move_out_data(model: ir.Model, pending: Pending) -> None:
+def _move_out_data(model: ir.Model, pending: Pending, was_external: bool) -> None:
     """Leave out of a model what belongs into external data.
 
-    That is what was external before it was encoded anew; and, of a model that exceeds what a protobuf holds, all.
+    That is what was encoded anew, where the model had any; and, of a model that exceeds what a protobuf holds, all.
     """
-    is_external = any(isinstance(tensor, ir.ExternalTensor) for tensor in _tensors(model))
     exceeds = sum(_sizes(model, external=False)) > _save.PROTOBUF_LIMIT - _STRUCTURE
     if exceeds:
         common_passes.LiftConstantsToInitializersPass(size_limit=_SMALL)(model)
@@ -352,7 +352,7 @@ def _move_out_data(model: ir.Model, pending: Pending) -> None:
         tensor = value.const_value
         if isinstance(tensor, ir.ExternalTensor) or tensor is None or not _is_movable(tensor, _SMALL):
             continue
-        if exceeds or (is_external and isinstance(tensor, ir.LazyTensor)):
+        if exceeds or (was_external and isinstance(tensor, ir.LazyTensor)):
             pending.hold(value)
 
 

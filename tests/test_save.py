@@ -97,6 +97,20 @@ def test_untouched_data_is_referred_to_in_the_same_folder(tmp_path):
     assert_computes(tmp_path / "new.onnx")
 
 
+def test_data_stays_external_where_all_of_it_is_encoded_anew(tmp_path):
+    proto = model(
+        [node("DequantizeLinear", ["q", "s"], ["y"])],
+        [],
+        [value("y", "FLOAT", [ROWS, COLUMNS])],
+        [tensor("q", INTS.reshape(ROWS, COLUMNS), "INT2"), tensor("s", 0.5, np.float32)],
+    )
+    source, destination = tmp_path / "model.onnx", tmp_path / "new.onnx"
+    onnx.save(proto, source, save_as_external_data=True, location="model.bin", size_threshold=256)
+    ort_castlike.rewrite_file(source, destination)
+    assert set(locations(destination)) == {"q"}
+    assert destination.stat().st_size < ROWS * COLUMNS // 2
+
+
 def test_untouched_data_is_copied_into_another_folder(tmp_path):
     source = save_external(tmp_path / "source")
     (tmp_path / "other").mkdir()
