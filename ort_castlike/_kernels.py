@@ -100,7 +100,9 @@ def convert(
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     plan = _plan(values.dtype, from_type.name, to_type.name, rounding, saturate, round_mode)
-    if give_away and plan.reads_first and values.size > BLOCK and _is_whole(values):
+    # A small result of its own costs less: where it is narrower than the values, numpy makes a copy of the first block.
+    in_place = plan.reads_first and (values.size > BLOCK or values.itemsize == plan.dtype.itemsize)
+    if give_away and in_place and _is_whole(values):
         out = values.reshape(-1).view(plan.dtype)[: values.size].reshape(values.shape)
     else:
         out = np.empty(values.shape, plan.dtype)
@@ -420,7 +422,7 @@ def _to_small_float(
     np.bitwise_and(clipped_bits, _SIGN, out=clipped_bits)
     out_bits = out.view(np.int32)
     np.bitwise_or(out_bits, clipped_bits, out=out_bits)
-    if np.isnan(out.max()):
+    if np.isnan(np.maximum.reduce(out)):
         out[np.isnan(out)] = -0.0
 
 
