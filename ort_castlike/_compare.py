@@ -10,7 +10,7 @@ import numpy as np
 
 from ort_castlike._reference import element_of
 
-__all__ = ["Difference", "Tolerance", "find_difference"]
+__all__ = ["Difference", "Tolerance", "find_difference", "largest"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +68,12 @@ def find_difference(expected: Any, given: Any, tolerance: Tolerance | None = Non
         return None
     index = tuple(int(part) for part in np.argwhere(wrong)[0])
     return Difference(_shown(expected[index]), _shown(given[index]), index, count, expected.size)
+
+
+def largest(array: np.ndarray) -> float:
+    """The size of the largest finite value; 0 where there is none."""
+    sizes = np.abs(array.astype(np.float64))
+    return float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
 
 
 def _lists(expected: Any, given: Any, tolerance: Tolerance | None) -> Difference | None:

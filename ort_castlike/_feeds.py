@@ -34,12 +34,14 @@ class InputSpec:
         element: The element type of its tensor.
         shape: Its shape, every dimension a number.
         is_wide: Whether it is only cast to other types, so that every value of its type is a sensible one.
+        is_scale: Whether something is divided by it or multiplied with it as a scale, so that it must be positive.
     """
 
     name: str
     element: ElementType
     shape: tuple[int, ...]
     is_wide: bool = False
+    is_scale: bool = False
 
 
 def input_specs(
@@ -69,7 +71,8 @@ def input_specs(
                 f"give it with --input {argument.name}=FILE"
             )
         shape = tuple(_size(dim, dims, default_dim) for dim in argument.shape)
-        specs.append(InputSpec(argument.name, element, shape, _is_only_cast(argument.name, model.graph)))
+        is_wide, is_scale = _is_only_cast(argument.name, model.graph), _is_scale(argument.name, model.graph)
+        specs.append(InputSpec(argument.name, element, shape, is_wide, is_scale))
     return specs
 
 
@@ -87,10 +90,15 @@ def _is_only_cast(name: str, graph: onnx.GraphProto) -> bool:
     return bool(uses) and all(node.domain == "" and node.op_type in ("Cast", "CastLike") for node, _ in uses)
 
 
+def _is_scale(name: str, graph: onnx.GraphProto) -> bool:
+    operators = ("DequantizeLinear", "QuantizeLinear")
+    return any(list(node.input[1:2]) == [name] and node.op_type in operators for node in graph.node)
+
+
 def random_feed(specs: Iterable[InputSpec], seed: int) -> dict[str, Array]:
     """Random values, the same for the same seed."""
     generator = np.random.default_rng(seed)
-    return {spec.name: np.asarray(_random(spec, generator)) for spec in specs}
+    return {spec.name: _usable(spec, np.asarray(_random(spec, generator))) for spec in specs}
 
 
 def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
@@ -111,6 +119,14 @@ def _random(spec: InputSpec, generator: np.random.Generator) -> Array:
     return values[generator.integers(0, len(values), shape)].reshape(shape)
 
 
+def _usable(spec: InputSpec, array: Array) -> Array:
+    """The values, for a scale made positive and normal."""
+    if not spec.is_scale or not spec.element.is_float:
+        return array
+    sizes = np.abs(array.astype(np.float64))
+    return np.where(sizes > 2.0**-8, sizes, 1.0).astype(spec.element.dtype)
+
+
 def boundary_rounds(specs: Sequence[InputSpec]) -> int:
     """How many feeds it takes until every boundary value was in each input, within reason."""
     rounds = (-(-len(_boundaries(spec)) // max(math.prod(spec.shape), 1)) for spec in specs)
@@ -122,7 +138,8 @@ def boundary_feed(specs: Iterable[InputSpec], index: int) -> dict[str, Array]:
     feed = {}
     for spec in specs:
         values, size = _boundaries(spec), math.prod(spec.shape)
-        feed[spec.name] = values[np.arange(index * size, (index + 1) * size) % len(values)].reshape(spec.shape)
+        array = values[np.arange(index * size, (index + 1) * size) % len(values)].reshape(spec.shape)
+        feed[spec.name] = _usable(spec, array)
     return feed
 
 

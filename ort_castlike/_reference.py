@@ -189,9 +189,10 @@ class QuantizeLinear(OpRun):
         dtype = ELEMENT_TYPES[exact.get(name, name)].dtype
         divisor = _spread(scale.astype(dtype), x.shape, axis, block_size)
         quotient = (x.astype(dtype) / divisor).astype(dtype).astype(np.float64)
-        if not target.is_integer:
-            return (cast(quotient, target, "nearest_even", saturate != 0),)
         offset = 0 if zero_point is None else _spread(zero_point.astype(np.float64), x.shape, axis, block_size)
+        if not target.is_integer:
+            moved = (quotient + offset).astype(np.float64 if dtype == np.float64 else np.float32)
+            return (cast(moved, target, "nearest_even", saturate != 0),)
         low, high = target.integer_range
         whole = np.clip(np.nan_to_num(np.rint(quotient)) + offset, low, high)
         return (whole.astype(np.int64).astype(target.dtype),)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_castlike._compare import Difference, Tolerance, find_difference
+from ort_castlike._compare import Difference, Tolerance, find_difference, largest
 from ort_castlike._feeds import input_specs, random_feed
 from ort_castlike._probe import quiet_options
 from ort_castlike._read import read_proto
@@ -61,7 +61,8 @@ def try_model(
         seed: The seed of the inputs that are neither in ``data`` nor in ``files``.
         dims: Sizes of dimensions that have names, for those.
         default_dim: The size of every other open dimension.
-        tolerance: For floats of 16 bits and more; everything else has to be exact.
+        tolerance: For floats of 16 bits and more, relative to the largest value of the output; everything else has to
+            be exact.
         options: Options of the rewrite.
 
     Raises:
@@ -95,4 +96,6 @@ def _difference(expected: Any, given: Any, tolerance: Tolerance) -> Difference |
     if arrays and element_of(expected) != element_of(given):
         return Difference(element_of(expected).name, element_of(given).name)
     is_exact = arrays and (element_of(expected).bits < 16 or not element_of(expected).is_float)
-    return find_difference(expected, given, None if is_exact else tolerance)
+    if is_exact or not arrays or not element_of(expected).is_float:
+        return find_difference(expected, given, None if is_exact else tolerance)
+    return find_difference(expected, given, Tolerance(0, tolerance.absolute + tolerance.relative * largest(expected)))

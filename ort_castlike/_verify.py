@@ -18,7 +18,7 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
-from ort_castlike._compare import Difference, Tolerance, find_difference
+from ort_castlike._compare import Difference, Tolerance, find_difference, largest
 from ort_castlike._custom_ops import register
 from ort_castlike._errors import ModelError
 from ort_castlike._feeds import boundary_feed, boundary_rounds, input_specs, random_feed
@@ -258,7 +258,10 @@ class _Comparison:
         for index, node in enumerate(self._source.graph.node):
             expected = self._evaluate(node, values)
             for name, value in zip([name for name in node.output if name], expected, strict=False):
-                self._compare(index, node, name, value, label, given)
+                if name in given and node.op_type != "Constant":
+                    self._seen.add(name)
+                    pair = _where_defined(node, values, value, given[name])
+                    self._compare(index, node, name, *pair, label)
                 values[name] = _retyped(given[name], value) if name in given else value
             for name in node.output:
                 if name in given and name not in values:
@@ -305,18 +308,13 @@ class _Comparison:
             self.verification.unknown[_described(node)] = _first_line(error)
             return []
 
-    def _compare(
-        self, index: int, node: onnx.NodeProto, name: str, expected: Any, label: str, given: Mapping[str, Any]
-    ) -> None:
-        if name not in given or node.op_type == "Constant":
-            return
-        self._seen.add(name)
+    def _compare(self, index: int, node: onnx.NodeProto, name: str, expected: Any, given: Any, label: str) -> None:
         if _is_exact(node):
             tolerance = None
         else:
             loose = 0.02 if (node.domain, node.op_type) == _BLOCKWISE else 0.0
             tolerance = _tolerance(expected, loose)
-        difference = _type_difference(expected, given[name]) or find_difference(expected, given[name], tolerance)
+        difference = _type_difference(expected, given) or find_difference(expected, given, tolerance)
         if difference is not None:
             self._add(index, Mismatch(_described(node), node.op_type, name, label, difference))
 
@@ -328,13 +326,25 @@ def _is_exact(node: onnx.NodeProto) -> bool:
     return node.domain == "" and (node.op_type in _EXACT or node.op_type == "Constant")
 
 
+def _where_defined(node: onnx.NodeProto, values: Mapping[str, Any], expected: Any, given: Any) -> tuple[Any, Any]:
+    """Two values with zeros where ONNX does not say what they are: a float out of the range of an integer type."""
+    if node.domain or node.op_type not in ("Cast", "CastLike") or not isinstance(given, np.ndarray):
+        return expected, given
+    source, target = values[node.input[0]], element_of(expected)
+    if not element_of(source).is_float or not target.is_integer or target.is_emulated or given.shape != source.shape:
+        return expected, given
+    low, high = target.integer_range
+    whole = np.trunc(source.astype(np.float64))
+    is_open = ~((whole >= low) & (whole < float(high + 1)))
+    zero = np.zeros((), expected.dtype)
+    return np.where(is_open, zero, expected), np.where(is_open, zero.astype(given.dtype), given)
+
+
 def _tolerance(expected: Any, least: float) -> Tolerance | None:
     if not isinstance(expected, np.ndarray) or not element_of(expected).is_float:
         return None
     part = max(_PRECISION.get(element_of(expected).name, _LOOSE), least)
-    sizes = np.abs(expected.astype(np.float64))
-    largest = float(np.max(sizes, where=np.isfinite(sizes), initial=0.0))
-    return Tolerance(part, part * largest)
+    return Tolerance(part, part * largest(expected))
 
 
 def _is_garbage(expected: Any, given: Any) -> bool:

@@ -228,7 +228,9 @@ def _add_run(commands: Any) -> None:
     parser.add_argument("--data", metavar="DIR", type=_folder, help="ONNX test data: input_N.pb and output_N.pb")
     _add_made_up_inputs(parser)
     parser.add_argument("--output-dir", metavar="DIR", help="write inputs and outputs there, as ONNX test data")
-    parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance for floats (1e-3)")
+    parser.add_argument(
+        "--rtol", type=float, default=1e-3, help="tolerance for floats, as a part of the largest one (1e-3)"
+    )
     parser.add_argument("--atol", type=float, default=1e-7, help="absolute tolerance for floats (1e-7)")
     _add_rewrite_options(parser)
 

@@ -9,7 +9,8 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from graphs import graph, model, node, value
+from graphs import function, graph, model, node, value
+from onnx import helper
 
 from ort_castlike import _kernels
 from ort_castlike._feeds import InputSpec, boundary_feed, boundary_rounds, random_feed
@@ -130,3 +131,46 @@ def test_loop_needs_no_condition_and_stacks_what_it_gives():
     last, stacked = evaluate(loop, feed)
     assert last.tolist() == [[3, 4]]
     assert stacked.tolist() == [[[1, 2]], [[2, 3]], [[3, 4]]]
+
+
+def test_quantization_to_a_float_adds_its_zero_point():
+    quantize = node("QuantizeLinear", ["x", "s", "z"], ["y"])
+    feed = {"x": np.float32([0, 2, -9]), "s": np.float32(2), "z": np.array(1.5, ml_dtypes.float4_e2m1fn)}
+    [result] = evaluate(quantize, feed)
+    assert result.astype(np.float32).tolist() == [1.5, 2, -3]
+
+
+def test_pad_cuts_where_it_is_negative():
+    feed = {
+        "x": np.array([[1, -2, 0]], ml_dtypes.int2),
+        "p": np.int64([0, 1, 0, -2]),
+        "v": np.array(-1, ml_dtypes.int2),
+    }
+    [result] = evaluate(node("Pad", ["x", "p", "v"], ["y"]), feed)
+    assert result.astype(np.int8).tolist() == [[-1, 1]]
+
+
+def test_scan_goes_backward():
+    body = graph(
+        [node("Add", ["state", "item"], ["sum"]), node("Identity", ["sum"], ["part"])],
+        "body",
+        [value("state", "FLOAT", [1]), value("item", "FLOAT", [1])],
+        [value("sum", "FLOAT", [1]), value("part", "FLOAT", [1])],
+    )
+    options = {"num_scan_inputs": 1, "scan_input_directions": [1], "scan_output_directions": [1]}
+    scan = node("Scan", ["first", "x"], ["last", "parts"], body=body, **options)
+    last, parts = evaluate(scan, {"first": np.float32([0]), "x": np.float32([[1], [2], [4]])})
+    assert last.tolist() == [7]
+    assert parts.tolist() == [[7], [6], [4]]
+
+
+def test_defaults_of_a_function_reach_the_nodes_inside_it():
+    inner = helper.make_node("Constant", [], ["to"])
+    inner.attribute.append(onnx.AttributeProto(name="value_int", ref_attr_name="n", type=onnx.AttributeProto.INT))
+    plus = function(
+        "plus", ["x"], ["y"], [inner, node("Add", ["x", "to"], ["y"])], defaults=[helper.make_attribute("n", 5)]
+    )
+    called = node("plus", ["x"], ["y"], domain="local")
+    source = model([called], [value("x", "INT64", [1])], [value("y", "INT64", [1])], functions=[plus])
+    [result] = Reference(source, "nearest_even").run(called, {"x": np.int64([1])})
+    assert result.tolist() == [6]

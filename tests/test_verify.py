@@ -255,3 +255,46 @@ def test_weights_of_two_bits_of_com_microsoft_are_right(tmp_path):
     packed.raw_data = bytes(data)
     [only, *_] = verify(tmp_path / "model.onnx", save(tmp_path, rewritten, "wrong.onnx")).mismatches
     assert only.node == "layer"
+
+
+def test_what_onnx_leaves_open_is_not_compared(tmp_path):
+    source = model(
+        [
+            node("Cast", ["x"], ["wide"], "to_int8", to=onnx.TensorProto.INT8),
+            node("Cast", ["x"], ["narrow"], "to_int2", to=onnx.TensorProto.INT2),
+        ],
+        [value("x", "FLOAT", [16])],
+        [value("wide", "INT8", [16]), value("narrow", "INT2", [16])],
+    )
+    # Among the boundary inputs are infinities, NaN and numbers beyond the range of INT8.
+    result = verify(save(tmp_path, source))
+    assert result.is_right
+    assert result.compared == 2
+
+
+def test_made_up_scales_are_positive(tmp_path):
+    source = model(
+        [node("QuantizeLinear", ["x", "s", "z"], ["y"], "quantize")],
+        [value("x", "FLOAT", [5]), value("s", "FLOAT", []), value("z", "INT4", [])],
+        [value("y", "INT4", [5])],
+    )
+    result = verify(save(tmp_path, source), rounds=5)
+    assert result.is_right
+    assert result.compared == 1
+
+
+def test_input_that_the_model_fails_on_is_told(tmp_path):
+    source = model(
+        [
+            node("CastLike", ["x", "code"], ["narrow"], "cast"),
+            node("Reshape", ["narrow", "shape"], ["y"], "reshape"),
+        ],
+        [value("x", "FLOAT", [2, 3]), value("shape", "INT64", [2])],
+        [value("y", "INT2", [None, None])],
+        [tensor("code", [0], "INT2")],
+    )
+    path = save(tmp_path, source)
+    np.save(tmp_path / "shape.npy", np.int64([3, 2]))
+    assert verify(path, files={"shape": str(tmp_path / "shape.npy")}).is_right
+    with pytest.raises(Exception, match="eshape"):
+        verify(path, rounds=1)
