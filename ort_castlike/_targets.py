@@ -60,14 +60,12 @@ class Target:
         opset: Highest version of the ai.onnx operator set that it loads.
         ir_version: Highest IR version that it loads.
         two_bit_slowdown: How it does on 2-bit layers of com.microsoft.
-        gathers_bytes: Whether com.microsoft::GatherBlockQuantized takes 4-bit codes as bytes.
     """
 
     release: tuple[int, int]
     opset: int
     ir_version: int
     two_bit_slowdown: TwoBitSlowdown = TwoBitSlowdown()  # noqa: RUF009  it is immutable
-    gathers_bytes: bool = True
 
     def __str__(self) -> str:
         return f"{self.release[0]}.{self.release[1]}"
@@ -84,9 +82,9 @@ _SINCE_1_30 = TwoBitSlowdown(
 
 # Each row was probed by loading models stamped with one version after another.
 TARGETS: tuple[Target, ...] = (
-    Target((1, 20), opset=21, ir_version=10, gathers_bytes=False),
-    Target((1, 21), opset=22, ir_version=10, gathers_bytes=False),
-    Target((1, 22), opset=22, ir_version=10, gathers_bytes=False),
+    Target((1, 20), opset=21, ir_version=10),
+    Target((1, 21), opset=22, ir_version=10),
+    Target((1, 22), opset=22, ir_version=10),
     Target((1, 23), opset=23, ir_version=11),
     Target((1, 24), opset=25, ir_version=13, two_bit_slowdown=_SINCE_1_24),
     Target((1, 25), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_24),

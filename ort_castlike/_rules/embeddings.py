@@ -1,6 +1,6 @@
 """2-bit ``GatherBlockQuantized`` tables of com.microsoft, as the exactly equal 4-bit tables.
 
-Releases from 1.23 on take the 4-bit codes as bytes, as they take the 2-bit ones. Older ones take INT4 and UINT4
+Releases from 1.23 on take the 4-bit codes as bytes, as others take the 2-bit ones. Older ones take INT4 and UINT4
 tensors alone. A table that is the weight of a MatMulNBits too is handed over by a Reshape; the two go on sharing it
 where the codes are bytes.
 """
@@ -18,12 +18,13 @@ from ort_castlike import _constants
 from ort_castlike._context import Context
 from ort_castlike._rules import recoding
 from ort_castlike._rules.recoding import Recoding, ZeroPoints
-from ort_castlike._rules.weights import leave, why_no_constant
-from ort_castlike._streams import StreamedTensor
+from ort_castlike._rules.weights import leave, packed_zero_points, why_no_constant
 
 __all__ = ["pack_gather_block_quantized"]
 
 
+_TAKES_BYTES = (1, 23)  # the first release that takes 4-bit codes as bytes
+_TAKES_ODD_ROWS = (1, 27)  # and the first that takes zero points of an odd number of blocks with them
 _HAS_INT4 = 10  # the first IR version with INT4 and UINT4
 
 
@@ -88,7 +89,7 @@ def pack_gather_block_quantized(node: ir.Node, context: Context) -> None:
     if axis not in (1, -1) or gather_axis not in (0, -2) or not zero_points.fits or not is_integer:
         leave(node, context, "its axes or the size of its zero points are none that onnxruntime takes")
         return
-    as_bytes = context.options.target.gathers_bytes
+    as_bytes = _takes_bytes(context, zero_points)
     inputs = (_as_bytes if as_bytes else _as_elements)(node, context, table, zeros, zero_points)
     context.layer_packed((table.data, scales, zeros), (_source(inputs[0]), *inputs[1:]))
     attributes = [attribute for attribute in node.attributes.values() if attribute.name != "bits"]
@@ -98,6 +99,13 @@ def pack_gather_block_quantized(node: ir.Node, context: Context) -> None:
         inputs.pop()
     context.become(node, "GatherBlockQuantized", inputs, attributes, domain=node.domain)
     context.changed(node, "GatherBlockQuantized", "the same table with 4 bits")
+
+
+def _takes_bytes(context: Context, zero_points: ZeroPoints) -> bool:
+    release = context.options.target.release
+    new = recoding.recoding(zero_points, recoding.UNSIGNED)
+    is_odd = zero_points.blocks % 2 == 1 and new is not None and new.needs_zero_points
+    return release >= (_TAKES_ODD_ROWS if is_odd else _TAKES_BYTES)
 
 
 def _as_bytes(
@@ -115,7 +123,7 @@ def _as_bytes(
             node, "Reshape", [data, shape], gives="UINT8", shape=ir.Shape((table.rows, table.columns // 2))
         )
     row = -(-zero_points.blocks // 2)
-    packed = _zero_points(context, zeros, new, zero_points, ir.DataType.UINT8, (table.rows, row))
+    packed = packed_zero_points(context, zeros, new, zero_points, ir.DataType.UINT8, (table.rows, row))
     return [data, *node.inputs[1:3], packed]
 
 
@@ -130,29 +138,8 @@ def _as_elements(
     derive = recoding.wider(new, dtype, (table.rows, table.columns))
     data = context.derived_constant(table.data, f"{new.kind}_{dtype.name}_{table.rows}", derive)
     context.model.ir_version = max(context.model.ir_version, _HAS_INT4)
-    packed = _zero_points(context, zeros, new, zero_points, dtype, (table.rows, zero_points.blocks))
+    packed = packed_zero_points(context, zeros, new, zero_points, dtype, (table.rows, zero_points.blocks))
     return [data, *node.inputs[1:3], packed]
-
-
-def _zero_points(
-    context: Context,
-    value: ir.Value | None,
-    new: Recoding,
-    zero_points: ZeroPoints,
-    dtype: ir.DataType,
-    shape: tuple[int, int],
-) -> ir.Value | None:
-    if not new.needs_zero_points:
-        return None
-    assert value is not None
-    whole_rows = dtype == ir.DataType.UINT8
-
-    def derive(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        return StreamedTensor(
-            lambda: zero_points.packed(new, whole_rows=whole_rows), dtype, shape, name=tensor.name, like=tensor
-        )
-
-    return context.derived_constant(value, f"{new.kind}_{shape[0]}_{dtype.name}", derive)
 
 
 def _source(value: ir.Value | None) -> ir.Value | None:

@@ -15,7 +15,7 @@ from ort_castlike._rules import recoding
 from ort_castlike._rules.recoding import Recoding, ZeroPoints
 from ort_castlike._streams import StreamedTensor
 
-__all__ = ["leave", "pack_matmul_nbits", "why_no_constant"]
+__all__ = ["leave", "pack_matmul_nbits", "packed_zero_points", "why_no_constant"]
 
 _DATA, _SCALES, _ZERO_POINTS, _GROUPS = 1, 2, 3, 4
 _INT8 = 4  # the accuracy_level that allows it
@@ -133,7 +133,8 @@ def _recode(
     if new.factor > 1:
         inputs[_SCALES] = context.derived_constant(scales, f"over_{new.factor}", recoding.divided(new.factor))
     if zero_points is not None:
-        inputs[_ZERO_POINTS] = _packed_zero_points(context, zeros, new, zero_points)
+        shape = (zero_points.rows, -(-zero_points.blocks // 2))
+        inputs[_ZERO_POINTS] = packed_zero_points(context, zeros, new, zero_points, ir.DataType.UINT8, shape)
     context.layer_packed((data, scales, zeros), inputs[_DATA : _ZERO_POINTS + 1])
     while inputs[-1] is None:
         inputs.pop()
@@ -141,17 +142,23 @@ def _recode(
     context.become(node, "MatMulNBits", inputs, [*attributes, ir.AttrInt64("bits", 4)], domain=node.domain)
 
 
-def _packed_zero_points(
-    context: Context, value: ir.Value | None, new: Recoding, zero_points: ZeroPoints
+def packed_zero_points(
+    context: Context,
+    value: ir.Value | None,
+    new: Recoding,
+    zero_points: ZeroPoints,
+    dtype: ir.DataType,
+    shape: tuple[int, int],
 ) -> ir.Value | None:
+    """The 4-bit zero points as a constant, None where the default will do; UINT8 has rows of whole bytes."""
     if not new.needs_zero_points:
         return None
     assert value is not None
-    shape = (zero_points.rows, -(-zero_points.blocks // 2))
+    whole_rows = dtype == ir.DataType.UINT8
 
     def derive(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return StreamedTensor(
-            lambda: zero_points.packed(new, whole_rows=True), ir.DataType.UINT8, shape, name=tensor.name, like=tensor
+            lambda: zero_points.packed(new, whole_rows=whole_rows), dtype, shape, name=tensor.name, like=tensor
         )
 
-    return context.derived_constant(value, f"{new.kind}_{shape[0]}", derive)
+    return context.derived_constant(value, f"{new.kind}_{dtype.name}_{shape[0]}_{shape[1]}", derive)
