@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import doctest
+import functools
 import io
 import re
 import shutil
@@ -15,6 +17,7 @@ import onnxruntime
 import pytest
 
 import ort_castlike
+from ort_castlike import _errors
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -114,3 +117,86 @@ def test_every_link_leads_somewhere(page):
         assert file.exists(), f"{page.name}: {target}"
         if anchor:
             assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def test_the_index_lists_every_page():
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert {page for page in PAGES if page.is_relative_to(index.parent)} - {index} <= listed
+
+
+# CONTRIBUTING.md
+
+
+def test_a_new_type_is_a_row_in_the_files_that_the_page_lists():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    files = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "ort_castlike").rglob("*.py")}
+    with_rows = {name for name, path in files.items() if "float6e3m2" in path.read_text(encoding="utf-8").lower()}
+    assert with_rows == set(re.findall(r"^\| `(ort_castlike/[\w/]+\.py)` \|", page, re.MULTILINE))
+
+
+# docs/troubleshooting.md
+
+
+def message_of(node: ast.expr) -> str:
+    """The text of a message in the source, "{}" for what is filled in."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(message_of(part) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+    return "{}"
+
+
+@functools.cache
+def source_nodes() -> tuple[ast.AST, ...]:
+    files = sorted((ROOT / "ort_castlike").rglob("*.py"))
+    return tuple(node for path in files for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def raised_messages() -> list[str]:
+    """What the package gives to its errors as text, where that says something of its own."""
+    found = []
+    for node in source_nodes():
+        if not (isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute))):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        if name in ERROR_NAMES or name == "unsupported":
+            texts = [message_of(argument) for argument in node.args]
+            found += [text for text in texts if len(re.findall(r"\w{3}", text)) > 2]
+    return found
+
+
+@functools.cache
+def all_texts() -> tuple[str, ...]:
+    """Every text in the source, most of which are no messages; some messages are put together from several."""
+    return tuple(message_of(node) for node in source_nodes() if isinstance(node, (ast.Constant, ast.JoinedStr)))
+
+
+def is_listed(message: str) -> bool:
+    return any(re.search(pattern, message, re.DOTALL) for pattern in LISTED)
+
+
+ERROR_NAMES = {name for name in _errors.__all__ if name.endswith("Error")} | {"InvalidFeedError"}
+TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+OURS = TROUBLES[: TROUBLES.index("## What onnxruntime says")]
+# The first column of the tables under the errors' names; an ellipsis stands for anything.
+LISTED = [
+    ".*".join(map(re.escape, text.removeprefix("…, ").split("…")))
+    for line in OURS[OURS.index("## UnsupportedOperatorError") :].splitlines()
+    if line.startswith("| `")
+    for text in re.findall(r"`([^`]+)`", line.split(" | ")[0])
+]
+
+
+def test_every_class_of_error_is_on_the_page():
+    assert ERROR_NAMES - {"CastLikeError", "InvalidFeedError"} == set(re.findall(r"^## (\w+Error)$", TROUBLES, re.M))
+
+
+def test_every_message_of_an_error_is_on_the_page():
+    missing = [message for message in raised_messages() if not is_listed(message)]
+    assert not missing, "add them to docs/troubleshooting.md, with what to do about them"
+
+
+@pytest.mark.parametrize("pattern", LISTED)
+def test_every_message_on_the_page_is_one_of_the_package(pattern):
+    assert any(re.search(pattern, text, re.DOTALL) for text in all_texts())
