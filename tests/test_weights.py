@@ -501,6 +501,14 @@ def test_a_table_that_is_a_layer_too_goes_on_sharing_its_codes(zero_points):
     table.check(model)
 
 
+def test_a_table_stays_where_the_layer_that_shares_it_stays():
+    model = tied().model
+    layer = next(item for item in model.graph.node if item.op_type == "MatMulNBits")
+    layer.attribute.append(helper.make_attribute("accuracy_level", 4))
+    next(item for item in layer.attribute if item.name == "block_size").i = 64
+    assert not legalized(model, target="1.32")[1].changed
+
+
 def test_a_table_with_codes_that_are_no_matrix_is_left_alone():
     table = Table(None)
     table.model.graph.initializer[0].dims[:] = [7, 24, 1]

@@ -18,7 +18,7 @@ from ort_castlike import _constants
 from ort_castlike._context import Context
 from ort_castlike._rules import recoding
 from ort_castlike._rules.recoding import Recoding, ZeroPoints
-from ort_castlike._rules.weights import leave, packed_zero_points, why_no_constant
+from ort_castlike._rules.weights import leave, packed_zero_points, wants_packing, why_no_constant
 
 __all__ = ["pack_gather_block_quantized"]
 
@@ -62,10 +62,9 @@ class _Table:
             return None
         return cls(value, reshape, shape[0], 4 * shape[1])
 
-    @property
-    def is_a_layer_too(self) -> bool:
-        """Whether MatMulNBits layers have the same weights."""
-        return any(use.node.op_type == "MatMulNBits" for use in self.data.uses())
+    def is_packed_for_a_layer(self, context: Context) -> bool:
+        """Whether a MatMulNBits with the same codes gets 4 bits."""
+        return any(use.node.op_type == "MatMulNBits" and wants_packing(use.node, context) for use in self.data.uses())
 
 
 def pack_gather_block_quantized(node: ir.Node, context: Context) -> None:
@@ -73,7 +72,7 @@ def pack_gather_block_quantized(node: ir.Node, context: Context) -> None:
     if node.attributes.get_int("bits", 4) != 2 or context.options.weights == "keep":
         return
     table = _Table.of(node, context)
-    shared = table is not None and table.is_a_layer_too and context.options.packs("none")
+    shared = table is not None and table.is_packed_for_a_layer(context)
     if not (context.options.packs("gather") or shared):
         return
     scales, zeros = (*node.inputs[2:], None, None)[:2]

@@ -15,7 +15,7 @@ from ort_castlike._rules import recoding
 from ort_castlike._rules.recoding import Recoding, ZeroPoints
 from ort_castlike._streams import StreamedTensor
 
-__all__ = ["leave", "pack_matmul_nbits", "packed_zero_points", "why_no_constant"]
+__all__ = ["leave", "pack_matmul_nbits", "packed_zero_points", "wants_packing", "why_no_constant"]
 
 _DATA, _SCALES, _ZERO_POINTS, _GROUPS = 1, 2, 3, 4
 _INT8 = 4  # the accuracy_level that allows it
@@ -48,12 +48,10 @@ class _Layer:
 
 def pack_matmul_nbits(node: ir.Node, context: Context) -> None:
     """Turn a MatMulNBits of 2 bits with constant weights into one of 4 bits."""
-    if node.attributes.get_int("bits", 4) != 2:
+    if not wants_packing(node, context):
         return
     inputs = [*node.inputs, *(None,) * (4 - len(node.inputs))]
     form = _form(inputs[_ZERO_POINTS])
-    if not context.options.packs(form, is_float16=_is_float16(node), int8_block=_int8_block(node)):
-        return
     why = why_no_constant(context, *inputs[_DATA : _ZERO_POINTS + 1])
     data, scales = context.constant(inputs[_DATA]), context.constant(inputs[_SCALES])
     if why or data is None or scales is None:
@@ -81,6 +79,14 @@ def pack_matmul_nbits(node: ir.Node, context: Context) -> None:
         leave(node, context, "its zero points times 1, 2 or 4 are no integers that 4 bits hold")
     else:
         leave(node, context, f"its scales divided by {new.factor} are not exact")
+
+
+def wants_packing(node: ir.Node, context: Context) -> bool:
+    """Whether a MatMulNBits is one of 2 bits that ought to be one of 4 bits."""
+    if node.attributes.get_int("bits", 4) != 2:
+        return False
+    form = _form(node.inputs[_ZERO_POINTS] if len(node.inputs) > _ZERO_POINTS else None)
+    return context.options.packs(form, is_float16=_is_float16(node), int8_block=_int8_block(node))
 
 
 def leave(node: ir.Node, context: Context, why: str) -> None:
