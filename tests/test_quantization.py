@@ -1,5 +1,7 @@
 """QuantizeLinear and DequantizeLinear through a session, against the standard's arithmetic written out in numpy."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -46,6 +48,10 @@ LAYOUTS = [
     ((2, 5, 3), (2, 2, 3), 1, 3),
     ((5, 2, 3), (1, 2, 3), 0, 8),
     ((2, 3, 5), (2, 3, 3), -1, 2),
+    ((), (), 1, 0),
+    ((), (1,), 1, 0),
+    ((3,), (1,), 0, 4),
+    ((4,), (1,), -1, 4),
 ]
 
 
@@ -427,7 +433,7 @@ def awkward(random, shape, dtype):
                 [3e9, -3e9, 1e30, -1e30, np.inf, -np.inf, -0.0, 127.5, 255.5, -128.5],
             ]
         ).astype(dtype)
-    return random.permutation(values)[: np.prod(shape)].reshape(shape)
+    return random.permutation(values)[: math.prod(shape)].reshape(shape)
 
 
 @pytest.mark.parametrize("mode", ["zero point", "output_dtype"])

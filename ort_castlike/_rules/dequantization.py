@@ -102,6 +102,7 @@ def _dequantize_integers(
         and packs
         and list(node.inputs[: len(stock.inputs)]) == stock.inputs
         and stock.scale.type == node.outputs[0].type
+        and stock.granularity.block_size == node.attributes.get_int("block_size", 0)
         and not node.attributes.get_int("output_dtype", 0)
     )
     if unchanged:

@@ -27,7 +27,9 @@ class Granularity:
 
     @classmethod
     def of(cls, node: ir.Node) -> Granularity:
-        return cls(node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0))
+        axis, block_size = node.attributes.get_int("axis", 1), node.attributes.get_int("block_size", 0)
+        # The runtime takes a single scale for one of the whole tensor, and refuses a block size with it.
+        return cls(axis, 0 if _is_one_block(node, axis, block_size) else block_size)
 
     def attributes(self) -> list[ir.Attr]:
         """The attributes that say so, the default aside."""
@@ -82,8 +84,12 @@ class Granularity:
         if self.block_size:
             indices = self._block_of_each(node, context, data)
             return context.insert(node, "Gather", [value, indices], [ir.AttrInt64("axis", self.axis)], gives=gives)
-        is_scalar = value.shape is not None and (len(value.shape) == 0 or value.shape == (1,))
-        behind = 0 if is_scalar else self._dimensions_behind(node, data)
+        is_single = value.shape is not None and (len(value.shape) == 0 or value.shape == (1,))
+        if (is_single and data.shape is None) or (data.shape is not None and len(data.shape) == 0):
+            # A vector of one would give a scalar a dimension.
+            scalar = context.stock_constant(np.zeros(0, np.int64), "shape")
+            return context.insert(node, "Reshape", [value, scalar], gives=gives, shape=ir.Shape([]))
+        behind = 0 if is_single else self._dimensions_behind(node, data)
         if behind <= 0:
             return value
         shape = context.stock_constant(np.array([-1] + [1] * behind, np.int64), "shape")
@@ -111,6 +117,20 @@ class Granularity:
         count = context.insert(node, "Gather", [shape, axis], gives="INT64")
         places = context.insert(node, "Range", [zero, count, one], gives="INT64")
         return context.insert(node, "Div", [places, block_size], gives="INT64")
+
+
+def _is_one_block(node: ir.Node, axis: int, block_size: int) -> bool:
+    """Whether all of a vector is a single block."""
+    data, scale = [*node.inputs, None, None][:2]
+    if data is None or data.shape is None or scale is None or scale.shape is None:
+        return False
+    return (
+        len(data.shape) == 1
+        and scale.shape == (1,)
+        and axis in (0, -1)
+        and block_size > 0
+        and not (isinstance(data.shape[0], int) and data.shape[0] > block_size)
+    )
 
 
 def _may_equal(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:
