@@ -33,7 +33,7 @@ from ort_castlike._targets import TARGETS
 __all__ = ["SessionModel", "inspect", "rewrite", "rewrite_file", "rewrite_for_session"]
 
 _SMALL = 1 << 10  # bytes; smaller tensors are never external data
-_IN_MEMORY = 1 << 28  # bytes; up to here a session gets a model and its data as one string of bytes
+_IN_MEMORY = 1 << 24  # bytes; up to here a session gets a model and its data as one string of bytes
 _STRUCTURE = 1 << 26  # bytes that are left for a model's graph beside its data
 
 _M = TypeVar("_M", bound="ModelSource | ir.Model")
