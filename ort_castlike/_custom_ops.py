@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import logging
+import os
 import sys
 import threading
 import weakref
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ort_castlike._errors import CastLikeError, ModelError, RegistrationError
+from ort_castlike._hook import guarded
 from ort_castlike._interrupts import deferred_interrupts
 from ort_castlike._kernels import convert
 from ort_castlike._types import ELEMENT_TYPES, element_type
@@ -26,7 +28,7 @@ from ort_castlike._types import ELEMENT_TYPES, element_type
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["DOMAIN", "OP_TYPE", "OVERLOADS", "VERSION", "deferred_interrupts", "register", "take_error"]
+__all__ = ["DOMAIN", "OP_TYPE", "OVERLOADS", "VERSION", "deferred_interrupts", "error_mark", "register", "take_error"]
 
 DOMAIN = "ort_castlike"
 OP_TYPE = "CastLike"
@@ -41,6 +43,8 @@ _EMULATED_CROSSING = frozenset(row.crossing for row in ELEMENT_TYPES.values() if
 # Crossing types of the input and of the output.
 OVERLOADS = tuple(pair for pair in itertools.product(_CROSSING, _CROSSING) if not _EMULATED_CROSSING.isdisjoint(pair))
 
+_LARGE = 1 << 24  # bytes
+
 _log = logging.getLogger(__name__)
 _lock = threading.RLock()
 
@@ -49,8 +53,10 @@ class _Shared:
     """What all overloads share, and a reloaded module takes over from the one that declared them."""
 
     def __init__(self) -> None:
-        # The thread that a body ran on, and what went wrong in it. Nobody may ever ask, so the oldest go.
-        self.errors: deque[tuple[int, BaseException]] = deque(maxlen=64)
+        # A number that grows, the thread that a body ran on, and what went wrong in it. Nobody may ever ask, so the
+        # oldest go.
+        self.errors: deque[tuple[int, int, BaseException]] = deque(maxlen=64)
+        self.numbers = itertools.count()
         self.registered: weakref.WeakSet[onnxruntime.SessionOptions] = weakref.WeakSet()
 
 
@@ -83,9 +89,7 @@ class _Body:
         """The cast of ``values``; zeros of the right shape and type where there is none, and a note of why."""
         result = None
         try:
-            # An interrupt may then come up only when the result is there; it is kept for after the run.
-            with deferred_interrupts():
-                result = self._cast(values, attributes)
+            result = self._cast(values, attributes)
         except BaseException as error:
             self._keep(error, attributes)
         return self._zeros(values) if result is None else result
@@ -98,6 +102,8 @@ class _Body:
         result = convert(values, **options, give_away=True)
         if result.dtype != self._dtype:
             result = result.astype(self._dtype)
+        if result.nbytes > _LARGE:
+            np.empty(result.nbytes, np.uint8)  # The runtime takes as much, and ends the process where it cannot.
         return result.view(_Handover)
 
     def _options(
@@ -131,7 +137,7 @@ class _Body:
         with contextlib.suppress(BaseException):
             if isinstance(error, CastLikeError):
                 error = _explained(error, attributes)
-        self.shared.errors.append((threading.get_ident(), error))
+        self.shared.errors.append((next(self.shared.numbers), threading.get_ident(), error))
         with contextlib.suppress(BaseException):
             _log.error("%s: %s", type(error).__name__, error)
 
@@ -146,25 +152,39 @@ def _explained(error: CastLikeError, attributes: dict[str, Any]) -> CastLikeErro
     return explained
 
 
-def take_error() -> BaseException | None:
-    """The first error that a node of this domain met and that nobody has taken, None where all went well.
+def error_mark() -> int:
+    """Where the errors of a run begin that begins now, for :func:`take_error`."""
+    return next(_shared.numbers)
+
+
+def take_error(since: int = 0) -> BaseException | None:
+    """The first error that a node of this domain met in a run, None where all went well.
 
     An operator must not raise, so a session asks for this when a run has ended. What bodies met that ran in the
     calling thread is given to it alone; what they met in threads that Python did not start, the runtime's own, is
-    given to whoever asks first. A KeyboardInterrupt is among these errors.
+    given to whoever asks first. All of it is gone then. A KeyboardInterrupt is among these errors.
+
+    Args:
+        since: The :func:`error_mark` of when the run began. What the thread met before, in a session of onnxruntime's
+            own that nobody asked after, is dropped.
     """
     errors = _shared.errors
     if not errors:
         return None
+    first = None
+    own = threading.get_ident()
     with _lock:
         # A dummy stands for a thread that Python did not start.
         threads = [thread for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)]
-        others = {thread.ident for thread in threads} - {threading.get_ident()}
+        others = {thread.ident for thread in threads} - {own}
         for entry in tuple(errors):
-            if entry[0] not in others:
-                errors.remove(entry)
-                return entry[1]
-    return None
+            number, thread_id, error = entry
+            if thread_id in others or (thread_id != own and number < since):
+                continue
+            errors.remove(entry)
+            if number >= since and first is None:
+                first = error
+    return first
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:
@@ -237,6 +257,10 @@ def _declare() -> None:
             # The attributes come as text. To read them, the hook of 0.12 to 0.15.2 asks C++ for the map of their
             # types up to three times for each, which costs more than all else of a small node: bodies read them.
             opdef.cast_attributes = _as_they_come
+        # Where a release has no hook of this name, Ctrl-C in a session of onnxruntime's own may end the process.
+        hook = getattr(sys.modules.get("onnxruntime_extensions._ocos"), "_on_pyop_invocation", None)
+        if hook is not None:
+            PyCustomOpDef.install_hooker(guarded(hook))
 
 
 def _as_they_come(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -317,3 +341,13 @@ def _domain_probe() -> bytes:
 # What would make a probe slow, or leave traces.
 _QUIET = {"enable_profiling": False, "intra_op_num_threads": 1, "inter_op_num_threads": 1}
 _shared = _shared_of_process()
+
+
+def _renew_lock() -> None:
+    """Another thread that held the lock when the process was forked is not there to give it back."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

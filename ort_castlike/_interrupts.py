@@ -4,12 +4,16 @@ from __future__ import annotations
 
 # The module behind `signal`, whose functions wrap these and cost ten times as much; this runs at every run().
 import _signal  # type: ignore[import-not-found,unused-ignore]
+import _thread
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 
-__all__ = ["deferred_interrupts"]
+__all__ = ["deferred_interrupts", "interrupt_later"]
+
+_SOON = 0.01  # seconds
 
 
 class deferred_interrupts:  # noqa: N801 (a context manager, used as a verb like contextlib.suppress)
@@ -18,16 +22,19 @@ class deferred_interrupts:  # noqa: N801 (a context manager, used as a verb like
     Python runs a signal handler between any two bytecodes of the main thread, so its KeyboardInterrupt can also
     come up in the few lines of onnxruntime-extensions that call an operator's body, where nothing catches it. In
     the block the handler therefore only takes a note; the handler that was there before runs at the end, and
-    raises then. In other threads, and where SIGINT has no Python handler, the block does nothing.
+    raises then. In other threads, where SIGINT has no Python handler, and inside another such block, the block does
+    nothing.
 
     Args:
         notify: Called when a SIGINT comes, to make the block end soon. It must not raise.
+        later: The end of the block must not raise either: the SIGINT is sent again some moments later.
     """
 
-    __slots__ = ("_notify", "_previous", "_received")
+    __slots__ = ("_later", "_notify", "_previous", "_received")
 
-    def __init__(self, notify: Callable[[], None] | None = None) -> None:
+    def __init__(self, notify: Callable[[], None] | None = None, *, later: bool = False) -> None:
         self._notify = notify
+        self._later = later
         self._previous: Callable[[int, FrameType | None], object] | None = None
         self._received = False
 
@@ -35,9 +42,7 @@ class deferred_interrupts:  # noqa: N801 (a context manager, used as a verb like
         if threading.get_ident() != _MAIN.ident:
             return
         previous = _signal.getsignal(signal.SIGINT)
-        if self._notify is None and getattr(previous, "__func__", None) is deferred_interrupts._note:
-            return  # a block around this one holds it back already
-        if callable(previous):
+        if callable(previous) and not (self._later and is_deferring(previous)):
             _signal.signal(signal.SIGINT, self._note)
             self._previous = previous
 
@@ -54,7 +59,28 @@ class deferred_interrupts:  # noqa: N801 (a context manager, used as a verb like
             return
         _signal.signal(signal.SIGINT, previous)
         if self._received:
-            previous(signal.SIGINT, None)
+            if self._later:
+                interrupt_later()
+            else:
+                previous(signal.SIGINT, None)
+
+
+def is_deferring(handler: object) -> bool:
+    """Whether a handler of SIGINT is that of a block of :class:`deferred_interrupts`."""
+    return isinstance(getattr(handler, "__self__", None), deferred_interrupts)
+
+
+def interrupt_later() -> None:
+    """Let the main thread handle a SIGINT some moments from now."""
+    threading.Thread(target=_interrupt, name="ort_castlike.interrupt", daemon=True).start()
+
+
+def _interrupt() -> None:
+    time.sleep(_SOON)
+    if hasattr(signal, "pthread_kill") and _MAIN.ident is not None:  # which ends a sleep of the main thread, too
+        signal.pthread_kill(_MAIN.ident, signal.SIGINT)
+    else:
+        _thread.interrupt_main(signal.SIGINT)
 
 
 _MAIN = threading.main_thread()

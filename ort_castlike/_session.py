@@ -295,11 +295,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             if run_options is None:
                 run_options = onnxruntime.RunOptions()
                 notify = functools.partial(setattr, run_options, "terminate", True)
+            mark = custom_ops.error_mark()
             with custom_ops.deferred_interrupts(notify):
                 try:
                     yield run_options
                 finally:
-                    failure = _first_error(custom_ops)
+                    failure = custom_ops.take_error(mark)
         except Exception as error:
             if failure is not None:
                 raise failure from error
@@ -361,15 +362,6 @@ def _registered(sess_options: onnxruntime.SessionOptions) -> ModuleType:
 
     _custom_ops.register(sess_options)
     return _custom_ops
-
-
-def _first_error(custom_ops: ModuleType) -> BaseException | None:
-    """The first error of a run; the others are dropped, or the next run would be taken to have failed."""
-    first: BaseException | None = custom_ops.take_error()
-    if first is not None:
-        while custom_ops.take_error() is not None:
-            pass
-    return first
 
 
 def _explain_conflict(error: Exception) -> None:
