@@ -16,7 +16,7 @@ __all__ = ["sink_constants"]
 def sink_constants(context: Context) -> None:
     """Move every such constant into the subgraph, or copy it where something else takes it too.
 
-    A copy has the tensor of the original; nothing is copied in memory.
+    A copy has the data of the original; nothing is copied in memory.
     """
     copies: dict[tuple[ir.Graph, ir.Value], ir.Value] = {}
     for graph in context.model.graph.subgraphs():
@@ -46,6 +46,21 @@ def _brought_in(context: Context, graph: ir.Graph, value: ir.Value, tensor: ir.T
         graph.register_initializer(value)
         return value
     name = context.fresh_name(f"{value.name}_inside")
-    copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=tensor)
+    copy = ir.Value(name=name, type=value.type, shape=value.shape, const_value=_named(tensor, name))
     graph.register_initializer(copy)
     return copy
+
+
+def _named(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
+    """The same data under another name: to serialize a value renames its tensor, which the given model shares."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.ExternalTensor(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=name,
+            base_dir=tensor.base_dir,
+        )
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, ir.Shape(tensor.shape.numpy()), name=name)

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from graphs import function, model, node, tensor, value
+from graphs import function, graph, model, node, tensor, value
 from onnx import TensorProto, helper
 
 import ort_castlike
@@ -250,6 +250,26 @@ def test_input_is_never_changed():
     ort_castlike.inspect(proto)
     ort_castlike.InferenceSession(proto, providers=["CPUExecutionProvider"])
     assert proto.SerializeToString() == before
+
+
+def test_input_whose_constant_is_copied_into_a_subgraph_is_not_changed():
+    branch = graph([node("DequantizeLinear", ["q", "scale"], ["inner"])], "branch", [], [value("inner", "FLOAT", [2])])
+    proto = model(
+        [
+            node("CastLike", ["x", "code"], ["q"]),
+            node("If", ["c"], ["y"], then_branch=branch, else_branch=branch),
+            node("DequantizeLinear", ["q", "scale"], ["z"]),
+        ],
+        [value("x", "FLOAT", [2]), value("c", "BOOL", [])],
+        [value("y", "FLOAT", [2]), value("z", "FLOAT", [2])],
+        [tensor("code", [0], "INT2"), tensor("scale", 0.5, np.float32)],
+    )
+    before = proto.SerializeToString()
+    assert len(ort_castlike.rewrite(proto).graph.node) >= 3
+    assert proto.SerializeToString() == before
+    source = ir.serde.deserialize_model(proto)
+    ort_castlike.rewrite(source)
+    assert [value.const_value.name for value in source.graph.initializers.values()] == ["code", "scale"]
 
 
 def test_input_of_onnx_ir_is_never_changed():
