@@ -36,7 +36,7 @@ def cast(values: Array, target: ElementType, rounding: str, saturate: bool = Tru
     """The cast of an array to any element type."""
     source = element_of(values)
     if source == target:
-        return values
+        return np.asarray(values)
     if source.is_emulated or target.is_emulated or "STRING" in (source.name, target.name):
         return cast_by_definition(values, source, target, rounding=rounding, saturate=saturate, round_mode=round_mode)
     return np.asarray(cast_to(values, onnx.TensorProto.DataType.Value(target.name), saturate, round_mode))
@@ -303,7 +303,7 @@ class Scan(OpRun):
         stacks: list[list[Any]] = [[] for _ in body.output_names[split:]]
         for index in range(length):
             places = [length - 1 - index if is_backward else index for is_backward in backward]
-            slices = [array.take(*place) for array, *place in zip(scanned, places, axes, strict=True)]
+            slices = [np.asarray(array.take(*place)) for array, *place in zip(scanned, places, axes, strict=True)]
             feed = {**(context or {}), **dict(zip(body.input_names, (*states, *slices), strict=True))}
             results = body.run(None, feed, attributes=attributes)
             states = list(results[:split])

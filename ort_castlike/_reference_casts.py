@@ -45,7 +45,7 @@ def cast_by_definition(
     """
 
     def convert(array: Array) -> Array:
-        return _into(array, target, rounding, saturate, round_mode)
+        return np.asarray(_into(array, target, rounding, saturate, round_mode))
 
     if source.name == "STRING":
         return convert(np.array([float(text) for text in values.flat], np.float64).reshape(values.shape))
@@ -78,7 +78,7 @@ def _each(values: Array, function: Callable[[Any], int]) -> Array:
     """``function`` of each value, called once for values that are alike."""
     different, places = np.unique(values, return_inverse=True)
     results = np.array([function(value) for value in different.tolist()], dtype=object)
-    return results[places].reshape(values.shape) if values.size else np.zeros(values.shape, object)
+    return results[places.reshape(-1)].reshape(values.shape) if values.size else np.zeros(values.shape, object)
 
 
 def _text(value: Any) -> str:

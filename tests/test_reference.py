@@ -174,3 +174,10 @@ def test_defaults_of_a_function_reach_the_nodes_inside_it():
     source = model([called], [value("x", "INT64", [1])], [value("y", "INT64", [1])], functions=[plus])
     [result] = Reference(source, "nearest_even").run(called, {"x": np.int64([1])})
     assert result.tolist() == [6]
+
+
+@pytest.mark.parametrize("target", ["INT2", "FLOAT4E2M1", "FLOAT8E8M0", "STRING"])
+def test_scalars_stay_arrays(target):
+    result = cast(np.array(1.0, np.float32), ELEMENT_TYPES[target], "nearest_even")
+    assert isinstance(result, np.ndarray)
+    assert result.shape == ()
