@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from typing import TypeGuard, TypeVar, cast
 
 import google.protobuf.message
 import onnx
@@ -102,8 +103,9 @@ def rewrite_file(
     """Rewrite the model at ``source`` into ``destination`` and say what was done.
 
     The destination appears whole or not at all; it may be the source itself. The weights are streamed and never whole
-    in memory. External data that does not change stays where it is if the destination is in the same folder. What else
-    there is of external data goes into one file beside the destination, named after it and a digest of the data.
+    in memory. External data that does not change stays where it is if the destination is in the same folder, that of
+    tensors below a kilobyte aside, which go into the file. What else there is of external data goes into one file
+    beside the destination, named after it and a digest of the data.
 
     Args:
         source: Path of the model.
@@ -124,6 +126,7 @@ def rewrite_file(
     pending = Pending()
     if model is not None:
         was_external = next(_protos.external_tensors(proto), None) is not None
+        _load_tensors(model, below=_SMALL)
         _move_out_data(model, pending, was_external)
         rewritten = to_proto(model, proto)
     elif _is_same_place(source, destination):
@@ -244,6 +247,7 @@ def _in_memory(model: ir.Model, original: onnx.ModelProto | None) -> SessionMode
 
 def _in_files(model: ir.Model, original: onnx.ModelProto | None, folder: str) -> SessionModel:
     pending = Pending()
+    _load_tensors(model, below=_SMALL)
     for value in _initializers(model):
         tensor = value.const_value
         assert tensor is not None
@@ -356,14 +360,21 @@ def _move_out_data(model: ir.Model, pending: Pending, was_external: bool) -> Non
             pending.hold(value)
 
 
-def _load_tensors(model: ir.Model) -> None:
-    """Let external data be read when the model is serialized."""
+def _load_tensors(model: ir.Model, *, below: float = math.inf) -> None:
+    """Let external data be read when the model is serialized, that of tensors of fewer than ``below`` bytes.
+
+    onnxruntime refuses a shape, axes or the like in external data, as some writers leave them.
+    """
+
+    def is_meant(tensor: object) -> TypeGuard[ir.ExternalTensor]:
+        return isinstance(tensor, ir.ExternalTensor) and tensor.nbytes < below
+
     for value in _initializers(model):
-        if isinstance(value.const_value, ir.ExternalTensor):
+        if is_meant(value.const_value):
             value.const_value = _loaded(value.const_value)
     for node in model.graph.all_nodes():
         for name, attribute in node.attributes.items():
-            if attribute.type == ir.AttributeType.TENSOR and isinstance(attribute.value, ir.ExternalTensor):
+            if attribute.type == ir.AttributeType.TENSOR and is_meant(attribute.value):
                 node.attributes[name] = ir.AttrTensor(name, _loaded(attribute.value), doc_string=attribute.doc_string)
 
 

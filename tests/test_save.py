@@ -111,6 +111,32 @@ def test_data_stays_external_where_all_of_it_is_encoded_anew(tmp_path):
     assert destination.stat().st_size < ROWS * COLUMNS // 2
 
 
+@pytest.mark.parametrize("in_files", [False, True])
+def test_small_external_data_goes_into_the_file(in_files, tmp_path, monkeypatch):
+    # onnxruntime refuses a shape in external data.
+    proto = model(
+        [node("DequantizeLinear", ["q", "s"], ["w"]), node("Reshape", ["w", "shape"], ["y"])],
+        [],
+        [value("y", "FLOAT", [COLUMNS, ROWS])],
+        [
+            tensor("q", INTS.reshape(ROWS, COLUMNS), "INT2"),
+            tensor("s", 0.5, np.float32),
+            tensor("shape", [COLUMNS, ROWS], np.int64),
+        ],
+    )
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="model.bin", size_threshold=0)
+    if in_files:
+        monkeypatch.setattr(_rewrite, "_IN_MEMORY", 0)
+        session = ort_castlike.InferenceSession(path)
+    else:
+        ort_castlike.rewrite_file(path, path)
+        assert set(locations(path)) == {"q"}
+        session = onnxruntime.InferenceSession(path)
+    [y] = session.run(None, {})
+    np.testing.assert_array_equal(y, (INTS * np.float32(0.5)).reshape(COLUMNS, ROWS))
+
+
 def test_untouched_data_is_copied_into_another_folder(tmp_path):
     source = save_external(tmp_path / "source")
     (tmp_path / "other").mkdir()
