@@ -204,8 +204,29 @@ def draw_pascal() -> None:
     save(figure, "pascal.png")
 
 
+# A digit
+
+
+def draw_digit() -> None:
+    """The first held-out image, and the logits that the model of 2-bit weights gives."""
+    _, inputs, outputs = read_example(ROOT / "models" / "digits")
+    logits = outputs["logits"][0]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(4.6, 1.7), width_ratios=(1, 2))
+    left.imshow(inputs["image"][0], cmap="Greys", vmin=0, vmax=16, interpolation="nearest")
+    left.axis("off")
+    right.bar(range(10), logits, color=[EMULATED if digit == logits.argmax() else SOFT for digit in range(10)])
+    right.axhline(0, color=INK, lw=0.6)
+    right.set_xticks(range(10), range(10))
+    right.set_title("logits, from INT2 weights", fontsize=8, color=INK)
+    right.tick_params(labelsize=7, color=SOFT)
+    right.spines[["top", "right", "bottom"]].set_visible(False)
+    figure.tight_layout()
+    save(figure, "digit.png")
+
+
 if __name__ == "__main__":
     matplotlib.use("Agg")
+    draw_digit()
     draw_rewrite()
     draw_weight_error()
     draw_pascal()

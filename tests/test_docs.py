@@ -7,6 +7,7 @@ import contextlib
 import doctest
 import functools
 import io
+import json
 import re
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 import ort_castlike
 from ort_castlike import _errors
+from ort_castlike._probe import probe_pairs
 
 ROOT = Path(__file__).parent.parent
 PAGES = (
@@ -123,6 +125,47 @@ def test_the_index_lists_every_page():
     index = ROOT / "docs" / "README.md"
     listed = {(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))}
     assert {page for page in PAGES if page.is_relative_to(index.parent)} - {index} <= listed
+
+
+# README.md
+
+
+def comparison() -> dict[str, dict[str, int]]:
+    """The table that compares: what is counted, by the start of its row, and the count for each column."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    start = next(index for index, line in enumerate(lines) if line.startswith("| | 1.20 |"))
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start : start + 6]]
+    return {
+        row[0].split(",")[0]: {name: int(cell) for name, cell in zip(header[1:], row[1:], strict=True) if cell}
+        for row in rows
+    }
+
+
+def test_the_readme_says_how_many_pairs_of_types_run():
+    release = ".".join(onnxruntime.__version__.split(".")[:2])
+    pairs = probe_pairs()
+    arrays = sum(pair.stock == "arrays" for pair in pairs)
+    rows = comparison()
+    assert rows["pairs of types that CastLike runs right"][release] == arrays + sum(
+        pair.stock == "graph" for pair in pairs
+    )
+    assert rows["the same from and to numpy arrays"][release] == arrays
+    assert {pair.package for pair in pairs} == {"right"}
+    assert len(pairs) == 576 == rows["the same from and to numpy arrays"]["this package, on each"]
+
+
+def test_the_readme_says_what_the_measured_pages_say():
+    rows = comparison()
+    operators = json.loads((ROOT / "docs" / "support-matrix.json").read_text(encoding="utf-8"))
+    for release, count in rows["operators on these types"].items():
+        if release in operators:
+            cells = [cell for by_operator in operators[release].values() for cell in by_operator.values()]
+            assert sum(stock == "right" for stock, _ in cells) == count
+            assert sum(here == "right" for _, here in cells) == len(cells) == 134
+    cases = json.loads((ROOT / "docs" / "node-tests.json").read_text(encoding="utf-8"))
+    for release, count in rows["ONNX's node tests of this field"].items():
+        if release in cases:
+            assert cases[release]["field"] == [353, count, 347]
 
 
 # CONTRIBUTING.md
