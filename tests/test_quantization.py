@@ -576,6 +576,29 @@ def test_fake_quantization_chains_survive_the_optimizer(element, scale_shape):
     np.testing.assert_array_equal(run(only_y, {"x": x})[0], y)
 
 
+@pytest.mark.parametrize("through", [False, True])
+@pytest.mark.parametrize("op_type", ["Add", "Mul"])
+@pytest.mark.parametrize("element", INTEGERS)
+def test_ties_behind_sums_and_products_go_to_even_with_an_odd_zero_point(element, op_type, through):
+    dtype, low, high = INTEGERS[element]
+    grid = np.arange(low, high + 1)
+    a, b = (values.ravel() for values in np.meshgrid(grid, grid))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["a", "half"], ["da"]),
+        helper.make_node("DequantizeLinear", ["b", "half"], ["db"]),
+        helper.make_node(op_type, ["da", "db"], ["sum"]),
+        helper.make_node("Identity", ["sum"], ["same"]),
+        helper.make_node("QuantizeLinear", ["same" if through else "sum", "scale", "one"], ["q"]),
+    ]
+    scale = 1.0 if op_type == "Add" else 0.5
+    constants = [constant("half", np.float32(0.5)), constant("scale", np.float32(scale)), constant("one", dtype(1))]
+    inputs = [info(name, element, a.shape) for name in "ab"]
+    model = make_model(nodes if through else nodes[:3] + nodes[4:], inputs, [info("q", element, a.shape)], constants)
+    exact = (a + b) / 2 if op_type == "Add" else a * b / 2
+    [q] = run(model, {"a": a.astype(dtype), "b": b.astype(dtype)})
+    np.testing.assert_array_equal(q, saturated(np.rint(exact) + 1, low, high, dtype))
+
+
 @pytest.mark.parametrize("element", INTEGERS)
 def test_quantized_convolution_survives_the_optimizer(element):
     _, low, high = INTEGERS[element]

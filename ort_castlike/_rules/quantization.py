@@ -12,6 +12,7 @@ import dataclasses
 import numpy as np
 import onnx_ir as ir
 
+from ort_castlike import _constants
 from ort_castlike._context import Context, describe
 from ort_castlike._errors import ModelError
 from ort_castlike._rules.casts import redirect
@@ -30,17 +31,20 @@ def quantize(node: ir.Node, context: Context) -> None:
     granularity = Granularity.of(node)
     granularity.check(node, x, scale, zero_point)
     precision = _precision(node, context, scale)
-    if to_type.is_integer and precision == "FLOAT" and not granularity.block_size:
+    is_right = not granularity.block_size and not _is_rounded_last(context, x, zero_point)
+    if to_type.is_integer and precision == "FLOAT" and is_right:
         _quantize_stock(node, context, x, scale, zero_point, to_type)
         return
     # Blocks on another axis than the last overflow above 2**31 in the stock operator up to 1.24, float16 truncates
-    # up to 1.29, and bfloat16 it does not take: these are written out.
+    # up to 1.29, bfloat16 it does not take, and behind some sums and products it is fused: these are written out.
     quotient = _quotient(node, context, x, scale, precision)
     if to_type.is_integer:
         _round(node, context, quotient, zero_point, to_type)
     else:
         _narrow(node, context, quotient, zero_point, to_type)
 
+
+_FUSED = frozenset(("Add", "Mul"))
 
 RULES = {("", "DequantizeLinear"): dequantize, ("", "QuantizeLinear"): quantize}
 
@@ -58,6 +62,27 @@ def _precision(node: ir.Node, context: Context, scale: ir.Value) -> str:
             "give FLOAT, FLOAT16, BFLOAT16 or DOUBLE, or leave the attribute away"
         )
     return name
+
+
+def _is_rounded_last(context: Context, x: ir.Value, zero_point: ir.Value | None) -> bool:
+    """Whether the optimizer may make one node of this one, a sum or product before it and what dequantizes for that.
+
+    Such a node rounds when the zero point is added (1.20 to 1.32), so that ties go to odd numbers where that is odd.
+    """
+    producer = _behind_identities(x).producer()
+    if producer is None or producer.op_type not in _FUSED or zero_point is None:
+        return False
+    constant = context.constant(zero_point)
+    if constant is not None and not (_constants.values(constant).astype(np.int64) % 2).any():
+        return False
+    sources = [_behind_identities(value).producer() for value in producer.inputs if value is not None]
+    return all(source is not None and source.op_type == "DequantizeLinear" for source in sources)
+
+
+def _behind_identities(value: ir.Value) -> ir.Value:
+    while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        value = node.inputs[0]
+    return value
 
 
 def _quantize_stock(
