@@ -19,7 +19,7 @@ $(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps $(REAL_MODELS)
 touch $(1)/.installed
 endef
 
-.PHONY: help demo test compat web lint bench clean $(RUNTIMES:%=compat-%)
+.PHONY: help demo test compat web lint bench bench-check clean $(RUNTIMES:%=compat-%)
 
 help:
 	@echo 'make demo    run an INT2 model here, beside what stock onnxruntime says to it'
@@ -27,7 +27,7 @@ help:
 	@echo 'make compat  the tests on onnxruntime $(RUNTIMES)'
 	@echo 'make web     models of stock operators alone in node and in a browser'
 	@echo 'make lint    ruff and mypy'
-	@echo 'make bench   the benchmarks'
+	@echo 'make bench   the benchmarks; writes docs/benchmarks.md (bench-check: fails where a figure misses its aim)'
 	@echo 'make clean   remove the environments and what tools leave behind'
 
 demo: $(VENV)/.installed
@@ -52,14 +52,21 @@ lint: $(VENV)/.lint-installed
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-bench: $(VENV)/.installed
-	set -e; for script in benchmarks/[!_]*.py; do echo "== $$script"; $(VENV)/bin/python "$$script"; done
+bench: $(VENV)/.bench-installed .venv-ort-1.23.2/.installed
+	$(VENV)/bin/python benchmarks/run.py --older .venv-ort-1.23.2/bin/python
+
+bench-check: $(VENV)/.bench-installed .venv-ort-1.23.2/.installed
+	$(VENV)/bin/python benchmarks/run.py --older .venv-ort-1.23.2/bin/python --check
 
 $(VENV)/.installed: pyproject.toml
 	$(call environment,$(VENV))
 
 $(VENV)/.lint-installed: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.bench-installed: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[bench]'
 	touch $@
 
 $(RUNTIMES:%=.venv-ort-%/.installed): .venv-ort-%/.installed: pyproject.toml

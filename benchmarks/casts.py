@@ -1,113 +1,182 @@
-"""What a cast from float to INT2 costs: through the domain's operator, the stock runtime's own, and beside them.
+"""What casts into and out of the emulated types cost, and a node that has next to nothing to do.
 
-Usage: ``python benchmarks/casts.py [ROUNDS]``. All of them take turns in one process, on one thread, on the same
-array, which is an OrtValue already, so that no copy from or to the caller is counted. The aim is at most a quarter
-of the stock int2 Cast's time at 1 Mi elements (onnxruntime 1.24 and later have one).
+Usage: ``python benchmarks/casts.py [ROUNDS]``. Every contestant takes the same array, bound to a session of one thread
+as its output is, so that no copy from or to the caller counts; ml_dtypes and the reference evaluator are called.
 """
 
 from __future__ import annotations
 
-import platform
-import statistics
+import functools
 import sys
-import time
-from collections.abc import Callable
-from importlib.metadata import version
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
+import onnx
+from _sessions import RELEASE, bound, one_node, options, python_operators
+from _timing import Call, Figure, Table, Times, take_turns
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 import ort_castlike
 
 SIZES = {"64 Ki": 1 << 16, "1 Mi": 1 << 20, "4 Mi": 1 << 22, "16 Mi": 1 << 24}
-OURS, STOCK, FLOOR = "ort_castlike, int2", "stock Cast, int2", "stock Cast, int8"
+OURS, STOCK, FLOOR = "ort_castlike", "stock Cast to int2", "stock Cast to int8"
+STANDARD, DEFAULT = "ort_castlike, stock operators alone", "Python operator, default path"
+ML_DTYPES, REFERENCE, COPY = "ml_dtypes astype", "ReferenceEvaluator", "memcpy"
+LARGEST_LIST = 1 << 20  # elements: beyond, a Python object for each takes seconds
 
 
-def one_node(node: object, element_type: int, opset: int, ir_version: int, **parts: object) -> bytes:
-    """A model from a float ``x`` to a ``y`` by one node."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None])
-    y = helper.make_tensor_value_info("y", element_type, [None])
-    graph = helper.make_graph([node], "cast", [x], [y], **parts)
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid("ort_castlike", 1)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=ir_version).SerializeToString()
+def cast_node(to: int) -> onnx.NodeProto:
+    """A Cast from ``x`` to ``y``."""
+    return helper.make_node("Cast", ["x"], ["y"], to=to)
 
 
-def models() -> dict[str, bytes]:
-    """The models that the installed onnxruntime can run."""
-    attributes = {"from_type": "FLOAT", "rounding": "nearest_even", "saturate": 1, "round_mode": "up"}
-    found = {}
-    for name, to, carrier in (
-        (OURS, "INT2", TensorProto.INT8),
-        ("ort_castlike, float4", "FLOAT4E2M1", TensorProto.FLOAT),
-    ):
-        node = helper.make_node("CastLike", ["x", "t"], ["y"], domain="ort_castlike", to_type=to, **attributes)
-        target = helper.make_tensor("t", carrier, [0], [])
-        found[name] = one_node(node, carrier, 21, 10, initializer=[target])
-    to_int8 = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT8)
-    found[FLOOR] = one_node(to_int8, TensorProto.INT8, 21, 10)
-    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 24):
-        to_int2 = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT2)
-        found[STOCK] = one_node(to_int2, TensorProto.INT2, 25, 13)
-    return found
+def custom_cast(from_type: str, to_type: str, carriers: tuple[int, int]) -> bytes:
+    """A model of the domain's CastLike alone."""
+    node = helper.make_node(
+        "CastLike", ["x", "like"], ["y"], domain="ort_castlike", from_type=from_type, to_type=to_type,
+        rounding="nearest_even", saturate=1, round_mode="up",
+    )  # fmt: skip
+    return one_node(node, *carriers, initializers=[helper.make_tensor("like", carriers[1], [0], [])])
 
 
-def contestants(values: np.ndarray) -> dict[str, Callable[[], object]]:
-    """What takes turns: a call for each name."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    ort_castlike.register(options)
-    feed = {"x": onnxruntime.OrtValue.ortvalue_from_numpy(values)}
-    calls: dict[str, Callable[[], object]] = {}
-    for name, model in models().items():
-        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        calls[name] = lambda session=session: session.run_with_ort_values(["y"], feed)
-    calls["ml_dtypes, int2"] = lambda: values.astype(ml_dtypes.int2)
-    calls["ml_dtypes, float4"] = lambda: values.astype(ml_dtypes.float4_e2m1fn)
+def reference(to: int, values: np.ndarray) -> Call:
+    """The reference evaluator's Cast."""
+    model = onnx.load_from_string(one_node(cast_node(to), TensorProto.FLOAT, to, opset=25, ir_version=13))
+    evaluator = ReferenceEvaluator(model)
+    return lambda: evaluator.run(None, {"x": values})
+
+
+def narrowing(values: np.ndarray) -> dict[str, Call]:
+    """From float to INT2."""
+    int2 = one_node(cast_node(TensorProto.INT2), TensorProto.FLOAT, TensorProto.INT2, opset=25, ir_version=13)
+    calls = {
+        OURS: bound(custom_cast("FLOAT", "INT2", (TensorProto.FLOAT, TensorProto.INT8)), values),
+        STANDARD: bound(ort_castlike.rewrite(int2, lowering="standard").SerializeToString(), values),
+        FLOOR: bound(one_node(cast_node(TensorProto.INT8), TensorProto.FLOAT, TensorProto.INT8), values),
+        ML_DTYPES: lambda: values.astype(ml_dtypes.int2),
+        REFERENCE: reference(TensorProto.INT2, values),
+        COPY: functools.partial(np.copyto, np.empty_like(values), values),
+    }
+    if RELEASE >= (1, 24):
+        calls[STOCK] = bound(int2, values)
+    if values.size <= LARGEST_LIST:
+        node = helper.make_node("DefaultPath", ["x"], ["y"], domain="ai.onnx.contrib")
+        calls[DEFAULT] = bound(one_node(node, TensorProto.FLOAT, TensorProto.INT8), values)
     return calls
 
 
-def measure(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call, round by round."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            taken[name].append(time.perf_counter() - begin)
-    return taken
+def float4(values: np.ndarray) -> dict[str, Call]:
+    """From float to FLOAT4E2M1."""
+    return {
+        OURS: bound(custom_cast("FLOAT", "FLOAT4E2M1", (TensorProto.FLOAT, TensorProto.FLOAT)), values),
+        ML_DTYPES: lambda: values.astype(ml_dtypes.float4_e2m1fn),
+    }
 
 
-def cpu_name() -> str:
-    """The CPU's own name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def widening(values: np.ndarray) -> dict[str, Call]:
+    """From INT2, in int8, to float."""
+    codes = (values.astype(np.int32) & 3).astype(np.int8) - np.int8(2)
+    return {
+        OURS: bound(custom_cast("INT2", "FLOAT", (TensorProto.INT8, TensorProto.FLOAT)), codes),
+        "stock Cast": bound(one_node(cast_node(TensorProto.FLOAT), TensorProto.INT8, TensorProto.FLOAT), codes),
+    }
 
 
-def main(rounds: int) -> None:
-    """Measure and print."""
-    packages = ("onnxruntime", "onnxruntime-extensions", "numpy", "ml_dtypes")
-    print(", ".join(f"{name} {version(name)}" for name in packages), f"Python {platform.python_version()}", sep=", ")
-    print(f"{cpu_name()}, one thread, {rounds} rounds; ns per element: median (fastest to slowest)")
-    rng = np.random.default_rng(0)
+def small(values: np.ndarray) -> dict[str, Call]:
+    """The domain's node, and one of a Python operator that does nothing."""
+    node = helper.make_node("Empty", ["x"], ["y"], domain="ai.onnx.contrib")
+    return {
+        OURS: bound(custom_cast("FLOAT", "INT2", (TensorProto.FLOAT, TensorProto.INT8)), values),
+        "empty Python operator": bound(one_node(node, TensorProto.FLOAT, TensorProto.INT8), values),
+        FLOOR: bound(one_node(cast_node(TensorProto.INT8), TensorProto.FLOAT, TensorProto.INT8), values),
+    }
+
+
+def numbers(size: int) -> np.ndarray:
+    """Normally distributed floats, a third of them beyond INT2's range."""
+    return (3 * np.random.default_rng(0).standard_normal(size)).astype(np.float32)
+
+
+def rows_of(label: str, times: Times, size: int) -> list[list[str]]:
+    """A row for each contestant: ns per element."""
+    return [[label, name, str(times.spread(name, 1e9 / size))] for name in times]
+
+
+def casts_to_int2(rounds: int) -> Table:
+    """Float to INT2 at every size."""
+    table = Table(
+        "Float to INT2",
+        "One node in a session, one thread. `ort_castlike` is the domain's operator, with all that crossing into "
+        "Python takes; the default path of a Python operator returns a plain numpy array.",
+        columns=["elements", "contestant", "ns per element"],
+        axes=("elements", "ns per element"),
+    )
     for label, size in SIZES.items():
-        values = (3 * rng.standard_normal(size)).astype(np.float32)
-        taken = measure(contestants(values), rounds)
-        print(f"\n{label} elements")
-        for name, seconds in taken.items():
-            median, *ends = (1e9 * f(seconds) / size for f in (statistics.median, min, max))
-            print(f"    {name:22}{median:6.2f} ({ends[0]:.2f} to {ends[1]:.2f})")
-        for name in (STOCK, "ml_dtypes, int2"):
-            if name in taken:
-                ratios = sorted(other / ours for other, ours in zip(taken[name], taken[OURS], strict=True))
-                print(f"    {name} / {OURS}: {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        times = take_turns(narrowing(numbers(size)), rounds if size <= 1 << 22 else max(5, rounds // 2))
+        table.rows += rows_of(label, times, size)
+        for name in times:
+            table.curves.setdefault(name, []).append((size, times.spread(name, 1e9 / size).median))
+        aims = {STOCK: 2.3 if size == 1 << 24 else 4.0, ML_DTYPES: None, REFERENCE: None, DEFAULT: None}
+        table.figures += [
+            Figure(f"{label}: {name} / {OURS}", times.ratio(name, OURS), aim)
+            for name, aim in aims.items()
+            if name in times
+        ]
+        table.figures.append(Figure(f"{label}: {OURS} / {FLOOR}", times.ratio(OURS, FLOOR)))
+        if STOCK in times:
+            table.figures.append(Figure(f"{label}: {STOCK} / {STANDARD}", times.ratio(STOCK, STANDARD)))
+    return table
+
+
+def other_casts(rounds: int) -> Table:
+    """FLOAT4E2M1 and widening."""
+    table = Table(
+        "Float to FLOAT4E2M1, and INT2 to float",
+        "As above. INT2 to float is a Cast that stock onnxruntime does on int8 as well; the domain's node is there for "
+        "graphs that are to show their CastLike.",
+        columns=["elements", "contestant", "ns per element"],
+    )
+    for label, size in list(SIZES.items())[:3]:
+        times = take_turns(float4(numbers(size)), rounds)
+        table.rows += rows_of(f"{label}, to FLOAT4E2M1", times, size)
+        table.figures.append(
+            Figure(f"{label}: {ML_DTYPES} to float4 / {OURS}", times.ratio(ML_DTYPES, OURS), 4.0, guard=3.0)
+        )
+        times = take_turns(widening(numbers(size)), rounds)
+        table.rows += rows_of(f"{label}, INT2 to float", times, size)
+        ratio = times.ratio(OURS, "stock Cast")
+        table.figures.append(
+            Figure(f"{label}: INT2 to float / stock int8 to float", ratio, 2.0, at_least=False, guard=5.0)
+        )
+    return table
+
+
+def small_nodes(rounds: int) -> Table:
+    """One node at 1 and 64 elements."""
+    table = Table(
+        "One small node",
+        "A whole run of a session with one node. What the domain's node adds to a Python operator that does nothing at "
+        "all and has no attributes is reading five attributes, the cast, and holding Ctrl-C back.",
+        columns=["elements", "contestant", "microseconds"],
+    )
+    for size in (1, 64):
+        times = take_turns(small(numbers(size)), rounds)
+        table.rows += [[str(size), name, str(times.spread(name, 1e6))] for name in times]
+        table.figures.append(
+            Figure(f"{size}: {OURS} / empty operator", times.ratio(OURS, "empty Python operator"), 3.5, at_least=False)
+        )
+    return table
+
+
+def measure(rounds: int) -> list[Table]:
+    """All of the above."""
+    python_operators()
+    options()
+    return [casts_to_int2(rounds), other_casts(rounds), small_nodes(rounds)]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
+    from _report import show
+
+    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))

@@ -1,14 +1,15 @@
 """What importing the package costs beside importing what it needs anyway, in fresh processes, taking turns.
 
-Usage: ``python benchmarks/import_time.py [ROUNDS]``. The aim is a ratio of at most 1.2, also where the operators
-are registered: the package imports what stands behind a name when the name is first used.
+Usage: ``python benchmarks/import_time.py [ROUNDS]``. The package imports what stands behind a name when the name is
+first used.
 """
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
+
+from _timing import Figure, Table, Times
 
 STATEMENTS = {
     "stock": "import onnxruntime, onnxruntime_extensions",
@@ -25,21 +26,26 @@ def seconds(statement: str) -> float:
     return float(done.stdout)
 
 
-def main(rounds: int) -> None:
-    """Measure and print."""
-    taken: dict[str, list[float]] = {name: [] for name in STATEMENTS}
+def measure(rounds: int) -> list[Table]:
+    """Each statement in turn."""
     for statement in STATEMENTS.values():
         seconds(statement)  # fills the file cache and writes bytecode
+    times = Times({name: [] for name in STATEMENTS})
     for _ in range(rounds):
         for name, statement in STATEMENTS.items():
-            taken[name].append(seconds(statement))
-    stock = statistics.median(taken["stock"])
-    for name, times in taken.items():
-        median = statistics.median(times)
-        print(f"{STATEMENTS[name]}")
-        print(f"    median {median:.3f} s ({min(times):.3f} to {max(times):.3f}), {median / stock:.2f} times stock")
-    print(f"{rounds} rounds, Python {sys.version.split()[0]}")
+            times[name].append(seconds(statement))
+    return [
+        Table(
+            "Importing",
+            f"In fresh processes, beside `{STATEMENTS['stock']}`.",
+            [Figure(f"`{STATEMENTS[name]}`", times.ratio(name, "stock"), 1.2, at_least=False) for name in times][1:],
+            ["statement", "seconds"],
+            [[f"`{STATEMENTS[name]}`", str(times.spread(name))] for name in times],
+        )
+    ]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)
+    from _report import show
+
+    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))

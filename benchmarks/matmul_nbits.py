@@ -1,7 +1,7 @@
 """What a 2-bit MatMulNBits layer costs: as stock onnxruntime runs it, and as the 4-bit layer that it is rewritten to.
 
 Usage: ``python benchmarks/matmul_nbits.py [--rounds N] [--threads N] [--size N] [--block N] [--table]``. The layer is
-2048 x 2048 in blocks of 128. All contestants take turns in one process, on OrtValues that exist already. The aim is
+2048 x 2048 in blocks of 128. Contestants get OrtValues that exist already. The aim is
 8 times the speed at one row for zero points of 1.5, and 20 times for packed ones. ``mlas.use_lut_gemm`` is a session
 option of newer releases, off by default, for 2-bit layers.
 
@@ -11,16 +11,14 @@ option of newer releases, off by default, for 2-bit layers.
 from __future__ import annotations
 
 import argparse
-import platform
 import statistics
-import time
-from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
+from _report import machine
+from _timing import Call, Figure, Spread, Table, take_turns
 from onnx import TensorProto, helper
 
 import ort_castlike
@@ -34,7 +32,6 @@ FORMS: dict[str, tuple[str, float | None]] = {
 }
 STOCK, OURS, TABLES = "stock, bits=2", "rewritten, bits=4", "stock, bits=2, mlas.use_lut_gemm"
 ROWS = (1, 64)
-Call = Callable[[], object]
 
 
 def layer(size: int, block: int, form: str, accuracy_level: int, real: type = np.float32) -> onnx.ModelProto:
@@ -91,13 +88,7 @@ def call_of(model: onnx.ModelProto, feed: dict[str, object], threads: int, **con
 
 def measured(calls: dict[str, Call], rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each call, round by round."""
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            begin = time.perf_counter()
-            call()
-            taken[name].append(1e3 * (time.perf_counter() - begin))
-    return taken
+    return {name: [1e3 * second for second in times] for name, times in take_turns(calls, rounds).items()}
 
 
 def contest(
@@ -166,13 +157,13 @@ def ratio_of_gather(arguments: argparse.Namespace) -> float | None:
         call = call_of(tried, feed, arguments.threads)
         if call is not None:
             calls[name] = call
-    found = ratio_of(measured(calls, 20 * arguments.rounds))
+    found = ratio_of(measured(calls, arguments.rounds))
     return None if found is None else float(f"{found[0]:.2g}")
 
 
 def print_all(arguments: argparse.Namespace) -> None:
     """Every form, with and without leave to quantize activations to int8 (accuracy_level=4), at each number of rows."""
-    print(f"{arguments.size} x {arguments.size}, block {arguments.block}, {cpu_name()}")
+    print(f"{arguments.size} x {arguments.size}, block {arguments.block}, {machine()}")
     print(f"onnxruntime {version('onnxruntime')}, {arguments.threads} thread(s), {arguments.rounds} rounds; "
           "ms: median (fastest to slowest)")  # fmt: skip
     for level in (0, 4):
@@ -187,12 +178,25 @@ def print_all(arguments: argparse.Namespace) -> None:
                 print(f"    stock / rewritten: {line}", flush=True)
 
 
-def cpu_name() -> str:
-    """The CPU's own name where the system tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def measure(rounds: int) -> list[Table]:
+    """The layer with packed zero points and with zero points of 1.5, as ``make bench`` shows it."""
+    table = Table(
+        "2-bit MatMulNBits layers, 2048 x 2048 in blocks of 128",
+        'One thread; `weights="pack4"`. Level 4 lets the runtime quantize activations to 8 bits.',
+        columns=["zero points", "accuracy_level", "rows", "contestant", "ms"],
+    )
+    arguments = argparse.Namespace(rounds=rounds, threads=1, size=2048, block=128)
+    for form, aim in (("packed", 20.0), ("floats, 1.5", 8.0)):
+        for level in (0, 4):
+            for rows in ROWS:
+                taken = contest(arguments, form, level, rows)
+                cells = [form, str(level), str(rows)]
+                table.rows += [[*cells, name, str(Spread.of(times))] for name, times in taken.items()]
+                if STOCK in taken:
+                    ratio = Spread.of([stock / ours for stock, ours in zip(taken[STOCK], taken[OURS], strict=True)])
+                    label = f"{form}, level {level}, {rows} row{'s' * (rows > 1)}: {STOCK} / {OURS}"
+                    table.figures.append(Figure(label, ratio, aim if (level, rows) == (0, 1) else None))
+    return [table]
 
 
 def main() -> None:

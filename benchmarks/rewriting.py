@@ -1,21 +1,27 @@
-"""What rewriting costs by the number of nodes, and by the kind of model.
+"""What rewriting costs by the number of nodes and by the kind of model, what it adds to a session, and repacking.
 
-Usage: ``python benchmarks/rewriting.py [NODES ...]``. The aims are less than 20 s for 16,000 nodes on two cores, and a
-time per node there within 1.5 times of that at 1,000.
+Usage: ``python benchmarks/rewriting.py [FEW MANY]`` nodes.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
 
 import numpy as np
 import onnx
+import onnx_ir as ir
+import onnxruntime
+from _sessions import options, plain_options
+from _timing import Figure, Spread, Table, take_turns
 from onnx import TensorProto, helper, numpy_helper
 
 import ort_castlike
+from ort_castlike import _constants
 
+PROVIDERS = ["CPUExecutionProvider"]
 Parts = tuple[list[onnx.NodeProto], list[onnx.TensorProto], str]
 
 
@@ -91,20 +97,93 @@ def make_model(part: Callable[[int, str], Parts], count: int) -> onnx.ModelProto
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
 
 
-def main(counts: list[int]) -> None:
-    """Measure and print."""
+def nodes(rounds: int, counts: tuple[int, int] = (1000, 16000)) -> Table:
+    """The time for each node, in small and in large models."""
+    few, many = counts
     ort_castlike.rewrite(make_model(casts, 10), target="1.20")  # imports and tables
+    table = Table(
+        "Rewriting by the number of nodes",
+        "`rewrite` of a ModelProto to a ModelProto, target 1.20.",
+        columns=["model", "nodes", "seconds", "microseconds per node"],
+    )
     for part in (casts, layers, shared, moves, folded):
-        print(part.__doc__)
-        for count in counts:
-            model = make_model(part, count)
-            best = float("inf")
-            for _ in range(3 if count <= 1000 else 1):
-                begin = time.perf_counter()
-                ort_castlike.rewrite(model, target="1.20")
-                best = min(best, time.perf_counter() - begin)
-            print(f"    {count} nodes: {best:.2f} s, {best / count * 1e6:.0f} us per node")
+        assert part.__doc__ is not None
+        kind = part.__doc__.rstrip(".")
+        models = {count: make_model(part, count) for count in counts}
+        taken = {count: [] for count in counts}
+        for _ in range(max(1, rounds // 5)):
+            for count, model in models.items():
+                taken[count].append(statistics.fmean(timed(model) for _ in range(4 if count == few else 1)))
+        for count, seconds in taken.items():
+            per_node = Spread.of([1e6 * second / count for second in seconds])
+            table.rows.append([kind, str(count), str(Spread.of(seconds)), str(per_node)])
+        ratio = Spread.of([few * b / (many * a) for a, b in zip(taken[few], taken[many], strict=True)])
+        table.figures.append(Figure(f"{kind}: per node at {many} / at {few}", ratio, 1.5, at_least=False))
+        table.figures.append(Figure(f"{kind}: seconds for {many}", Spread.of(taken[many]), 20.0, at_least=False))
+    return table
+
+
+def timed(model: onnx.ModelProto) -> float:
+    """Seconds of a rewrite."""
+    begin = time.perf_counter()
+    ort_castlike.rewrite(model, target="1.20")
+    return time.perf_counter() - begin
+
+
+def sessions(rounds: int) -> Table:
+    """Making a session of a model that is rewritten, beside a plain one of the result."""
+    table = Table(
+        "Making a session with a rewrite",
+        "`ort_castlike.InferenceSession` of the original, beside `onnxruntime.InferenceSession` of what it was "
+        "rewritten to: layers with INT2 weights of their own.",
+        columns=["nodes", "contestant", "ms"],
+    )
+    for count in (10, 1000):
+        original = make_model(layers, count).SerializeToString()
+        rewritten = ort_castlike.rewrite(original).SerializeToString()
+        calls = {
+            "ort_castlike": lambda data=original: ort_castlike.InferenceSession(data, plain_options(), PROVIDERS),
+            "onnxruntime": lambda data=rewritten: onnxruntime.InferenceSession(data, options(), PROVIDERS),
+        }
+        times = take_turns(calls, max(3, rounds // 3))
+        table.rows += [[str(count), name, str(times.spread(name, 1e3))] for name in times]
+        ratio = times.ratio("ort_castlike", "onnxruntime")
+        table.figures.append(Figure(f"{count} nodes: with the rewrite / without", ratio))
+    return table
+
+
+def repacking(rounds: int) -> Table:
+    """2-bit payloads to packed 4-bit ones and to carriers."""
+    data = np.random.default_rng(0).integers(0, 256, 1 << 24, np.uint8)
+    tensor = ir.PackedTensor(data, ir.DataType.INT2, shape=ir.Shape([1 << 12, 1 << 14]), name="weights")
+
+    def consume(made: ir.TensorProtocol) -> Callable[[], object]:
+        return lambda: [None for _ in made.blocks()]
+
+    calls = {
+        "to packed INT4": consume(_constants.packed_tensor(tensor)),
+        "to int8": consume(_constants.carrier_tensor(tensor)),
+    }
+    times = take_turns(calls, rounds)
+    table = Table(
+        "Repacking weights",
+        "A payload of 16 MiB of INT2, a block at a time.",
+        columns=["to", "ms"],
+        rows=[[name, str(times.spread(name, 1e3))] for name in times],
+    )
+    for name, seconds in times.items():
+        rate = Spread.of([data.size / 1e9 / second for second in seconds])
+        table.figures.append(Figure(f"{name}: GB of 2-bit weights per second", rate, 0.5))
+    return table
+
+
+def measure(rounds: int) -> list[Table]:
+    """All of the above."""
+    return [nodes(rounds), sessions(rounds), repacking(rounds)]
 
 
 if __name__ == "__main__":
-    main([int(count) for count in sys.argv[1:]] or [1000, 4000, 16000])
+    from _report import show
+
+    given = tuple(map(int, sys.argv[1:3]))
+    show([nodes(5, given)] if len(given) == 2 else measure(15))
