@@ -3,8 +3,9 @@
 Usage: ``python benchmarks/decoder.py [--folder DIR] [--layers N] [--hidden N] [--tokens N] [--zero-points FORM]
 [--level N]``. The decoder has random weights in MatMulNBits layers of 2 bits with external data, and around them what
 exporters put there: GroupQueryAttention with rotary embeddings, SkipSimplifiedLayerNormalization,
-SimplifiedLayerNormalization, a GatherBlockQuantized table that shares its codes with the last layer. It generates
-tokens one at a time, the model as it is and the rewritten one taking turns, and compares what they give.
+SimplifiedLayerNormalization, a GatherBlockQuantized table that shares its codes with the last layer where the layers
+have no float zero points. It generates tokens one at a time, the model as it is and the rewritten one taking turns,
+and compares what they give.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ class Maker:
         shape = self.shape
         with self._data:
             self._rotary()
-            codes, scales, zeros = self._weights("embedding", shape.vocabulary, shape.hidden)
+            # A table has no float zero points, so it cannot be the last layer's weights where that has.
+            is_shared = shape.zero_points in ("none", "packed")
+            codes, scales, zeros = self._weights("embedding", shape.vocabulary, shape.hidden, is_table=True)
             self.held("embedding.shape", np.array([shape.vocabulary, shape.hidden // 4], np.int64))
             self.node("Reshape", [codes, "embedding.shape"], ["embedding.codes"])
             self.node(
@@ -79,7 +82,10 @@ class Maker:
             self.node("SimplifiedLayerNormalization", [residual, "norm.0"], [normed], axis=-1, epsilon=1e-6)
             for index in range(shape.layers):
                 normed, residual = self._block(index, normed, residual)
-            self._product("logits", normed, codes, scales, zeros, shape.vocabulary, shape.hidden)
+            if is_shared:
+                self._product("logits", normed, codes, scales, zeros, shape.vocabulary, shape.hidden)
+            else:
+                self.layer("logits", normed, shape.vocabulary, shape.hidden)
         return self._model()
 
     def _block(self, index: int, normed: str, residual: str) -> tuple[str, str]:
@@ -124,14 +130,15 @@ class Maker:
             block_size=self.shape.block, accuracy_level=self.shape.accuracy_level,
         )  # fmt: skip
 
-    def _weights(self, name: str, size: int, depth: int) -> tuple[str, str, list[str]]:
+    def _weights(self, name: str, size: int, depth: int, *, is_table: bool = False) -> tuple[str, str, list[str]]:
         blocks = depth // self.shape.block
         codes = self._rng.integers(0, 256, (size, blocks, self.shape.block // 4), np.uint8)
         self.external(f"{name}.weight", codes)
         spread = 1 / np.sqrt(depth)  # keeps what a product gives as large as what it takes
         scales = (spread * (0.8 + 0.4 * self._rng.random((size, blocks)))).astype(np.float32)
         self.external(f"{name}.scales", scales)
-        if self.shape.zero_points == "none":
+        has_floats = self.shape.zero_points not in ("none", "packed")
+        if self.shape.zero_points == "none" or (is_table and has_floats):
             return f"{name}.weight", f"{name}.scales", []
         if self.shape.zero_points == "packed":
             zeros = self._rng.integers(0, 256, (size, -(-blocks // 4)), np.uint8)

@@ -19,6 +19,9 @@ from ort_castlike._opset._walk import nodes_with_place
 
 __all__ = ["apply", "plan"]
 
+# An operator of onnxruntime's own in ONNX's domain, the same at every opset: exporters of language models write it.
+_OF_ONNXRUNTIME = frozenset(("SimplifiedLayerNormalization",))
+
 
 def plan(site: Site) -> Edit | Fragment | Refusal | None:
     """What to do with a node of the default domain; None where it means the same as it stands."""
@@ -28,6 +31,8 @@ def plan(site: Site) -> Edit | Fragment | Refusal | None:
         return _replaced(site, f"onnxruntime {site.target} has no kernel for {op_type}")
     if site.high <= site.low or (high is not None and low is not None and high.since_version == low.since_version):
         return _tidy(site)
+    if op_type in _OF_ONNXRUNTIME:
+        return None
     if high is None:
         return Refusal(f"opset {site.high} of ONNX has no operator {op_type}")
     if low is None:
