@@ -248,6 +248,19 @@ def test_digits_are_read_as_well_with_2_bits_as_with_32():
     assert (by_default != digit).sum() <= 2
 
 
+def test_stock_onnxruntime_reads_the_digits_as_the_page_says():
+    path = MODELS / "digits" / "model.onnx"
+    _, inputs, _ = example_files.read_example(path.parent)
+    release = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
+    if release < (1, 24):
+        with pytest.raises(Exception, match="Unsupported model IR version: 13"):
+            onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        return
+    _, digit = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, inputs)
+    share = (digit == make_digits.trained()["labels"]).mean()
+    assert share < 0.5 if release >= (1, 27) else share > 0.9
+
+
 def test_digits_are_read_as_well_with_2_bit_activations():
     arrays = make_qdq_conv.trained()
     _, inputs, _ = example_files.read_example(MODELS / "qdq_conv")
