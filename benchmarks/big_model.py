@@ -21,6 +21,7 @@ import onnx
 from onnx import TensorProto, helper
 
 ROWS = 64
+DEPTH = 4096  # columns of the matrices that are products
 MIB = 1 << 20
 
 
@@ -33,12 +34,13 @@ def external(name: str, data_type: int, dims: list[int], offset: int, length: in
 
 
 def make_model(folder: Path, gibibytes: float) -> Path:
-    """A model of float weights, INT2 weights that are dequantized, and INT2 weights that are reshaped."""
+    """A model of float weights, INT2 weights that are dequantized or reshaped, and 2-bit layers of com.microsoft."""
     total = int(gibibytes * 1024) * MIB
-    pieces = [("float", 2), ("float", 2), ("dequantized", 1), ("dequantized", 1), ("reshaped", 1), ("reshaped", 1)]
+    pieces = [("float", 2), ("layer", 1), ("layer", 1), ("dequantized", 1), ("dequantized", 1), ("turned", 1)]
+    pieces.append(("reshaped", 1))
     nodes, initializers, offset = [], [], 0
     index = helper.make_tensor_value_info("index", TensorProto.INT64, [1])
-    outputs = []
+    outputs, halves = [], []
     for number, (kind, share) in enumerate(pieces):
         length = total * share // 8 // 4096 * 4096
         name = f"{kind}_{number}"
@@ -53,6 +55,32 @@ def make_model(folder: Path, gibibytes: float) -> Path:
             initializers.append(scale)
             nodes.append(helper.make_node("DequantizeLinear", [name, scale.name], [f"{name}_dq"]))
             source = f"{name}_dq"
+        elif kind == "layer":
+            # A MatMulNBits with 8 bytes of codes, a float16 scale and a float16 zero point of 1.5 for each block.
+            blocks = length // 12 // DEPTH * DEPTH
+            rows, start = blocks * 32 // DEPTH, offset
+            inputs = ["x16"]
+            for part, data_type, dims, size in (
+                ("codes", TensorProto.UINT8, [rows, DEPTH // 32, 8], 8 * blocks),
+                ("scales", TensorProto.FLOAT16, [rows, DEPTH // 32], 2 * blocks),
+                ("zeros", TensorProto.FLOAT16, [rows, DEPTH // 32], 2 * blocks),
+            ):
+                initializers.append(external(f"{name}_{part}", data_type, dims, start, size))
+                inputs.append(f"{name}_{part}")
+                start += size
+            halves.append((start - size, size))
+            source = f"{name}_product"
+            nodes.append(helper.make_node("MatMulNBits", inputs, [source], domain="com.microsoft", K=DEPTH, N=rows,
+                                          bits=2, block_size=32))  # fmt: skip
+        elif kind == "turned":
+            shape = [length * 4 // DEPTH, DEPTH]
+            initializers.append(external(name, TensorProto.INT2, shape, offset, length))
+            scale = helper.make_tensor(f"scale_{number}", TensorProto.FLOAT, [], [0.5])
+            initializers.append(scale)
+            source = f"{name}_product"
+            nodes.append(helper.make_node("DequantizeLinear", [name, scale.name], [f"{name}_dq"]))
+            nodes.append(helper.make_node("Transpose", [f"{name}_dq"], [f"{name}_turned"], perm=[1, 0]))
+            nodes.append(helper.make_node("MatMul", ["x", f"{name}_turned"], [source]))
         else:
             shape = [length * 4 // ROWS, ROWS]
             initializers.append(external(name, TensorProto.INT2, shape, offset, length))
@@ -71,12 +99,19 @@ def make_model(folder: Path, gibibytes: float) -> Path:
         data_type = TensorProto.FLOAT if kind == "float" else TensorProto.INT64
         outputs.append(helper.make_tensor_value_info(f"y_{number}", data_type, None))
         offset += length
-    graph = helper.make_graph(nodes, "big", [index], outputs, initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=13)
+    inputs = [index, *(helper.make_tensor_value_info(name, real, [1, DEPTH]) for name, real in
+                       (("x", TensorProto.FLOAT), ("x16", TensorProto.FLOAT16)))]  # fmt: skip
+    graph = helper.make_graph(nodes, "big", inputs, outputs, initializers)
+    imports = [helper.make_opsetid("", 25), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=13)
     block = np.random.default_rng(0).integers(0, 256, 16 * MIB, dtype=np.uint8).tobytes()
     with open(folder / "model.data", "wb") as file:
         while file.tell() < offset:
             file.write(block[: offset - file.tell()])
+        for start, size in halves:
+            file.seek(start)
+            while file.tell() < start + size:
+                file.write(np.full(min(MIB, start + size - file.tell()) // 2, 1.5, np.float16).tobytes())
     onnx.save(model, folder / "model.onnx")
     return folder / "model.onnx"
 
@@ -108,11 +143,11 @@ def measured(work: str, model: str) -> None:
     watcher.start()
     begin = time.perf_counter()
     if work == "rewrite_file":
-        ort_castlike.rewrite_file(model, str(Path(model).with_name("rewritten.onnx")))
+        ort_castlike.rewrite_file(model, str(Path(model).with_name("rewritten.onnx")), weights="pack4")
     elif work == "rewrite_file into another folder":
         other = Path(model).parent / "other"
         other.mkdir()
-        ort_castlike.rewrite_file(model, str(other / "rewritten.onnx"))
+        ort_castlike.rewrite_file(model, str(other / "rewritten.onnx"), weights="pack4")
     else:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -143,6 +143,32 @@ def products(rounds: int) -> Table:
     return table
 
 
+def fusion() -> Table:
+    """What onnxruntime makes of the rewritten products."""
+    table = Table(
+        "2-bit weights, fused or not",
+        "The operators that are left of a rewritten product once onnxruntime has optimized it. It fuses blocks "
+        "of 16 and larger powers of two; a computed scale or another use of the weights keeps it from doing so.",
+        columns=["form", "depth", "block", "what runs"],
+    )
+    cases = [(form, 256, 32) for form in FORMS]
+    cases += [("MatMul", 256, 16), ("MatMul", 256, 512), ("MatMul", 96, 24), ("MatMul", 256, 8), ("MatMul", 8, 32)]
+    for form, depth, block in cases:
+        layer = Layer(depth, 64, block, form)
+        operators = operators_of(ort_castlike.rewrite(layer.model()))
+        table.rows.append([form, str(depth), str(layer.block or "none"), ", ".join(operators)])
+    return table
+
+
+def operators_of(model: onnx.ModelProto) -> list[str]:
+    """The operators of an optimized model."""
+    options = plain_options()
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
+
+
 def errors() -> Table:
     """How far the products are from the written arithmetic."""
     table = Table(
@@ -233,7 +259,7 @@ def held(path: str) -> None:
 
 def measure(rounds: int) -> list[Table]:
     """All of the above."""
-    return [products(rounds), errors(), memory()]
+    return [products(rounds), fusion(), errors(), memory()]
 
 
 if __name__ == "__main__":
