@@ -141,10 +141,12 @@ class Context:
 
     def unsupported(self, node: ir.Node, value: ir.Value, why: str = "") -> UnsupportedOperatorError:
         """The error for a node that cannot be rewritten because of one of its values."""
+        type_ = self.original.get(value, value.type)
+        kind = "unknown" if type_ is None else type_text(type_)
         domain = node.domain or "ai.onnx"
         return UnsupportedOperatorError(
             f"node {describe(node)}: {domain}::{node.op_type} takes or gives {value.name!r} of type "
-            f"{type_text(self.original[value])}, {why or 'and no rule says what it becomes'}; "
+            f"{kind}, {why or 'and no rule says what it becomes'}; "
             f"cast the value to a type that the operator takes first, or ask for a rule for {node.op_type}"
         )
 

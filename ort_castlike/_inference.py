@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-from ort_castlike._errors import ModelError
+from ort_castlike import _protos
+from ort_castlike._errors import ModelError, innermost
 from ort_castlike._load import add_sparse_types
+from ort_castlike._opset._schemas import schema
 
 __all__ = ["infer_types"]
 
+_MOST_PROPAGATED = 1 << 18  # elements
 _LARGE = 1024  # bytes; a larger initializer is no shape operand, so inference does without its data
 
 
@@ -32,7 +35,11 @@ def infer_types(model: ir.Model) -> list[ir.Value]:
         return []
     _type_loop_inputs(model.graph)
     untyped = [value for value in values if value.type is None]
-    _merge(model.graph, _inferred(model).graph)
+    proto = _without_data(model)
+    inferred = _inferred(proto, data_prop=False)
+    if not _is_complete(inferred) and _is_propagable(inferred):
+        inferred = _inferred(proto, data_prop=True)
+    _merge(model.graph, inferred.graph)
     return untyped
 
 
@@ -58,7 +65,49 @@ def _type_loop_inputs(graph: ir.Graph) -> None:
                     value.shape = ir.Shape(())
 
 
-def _inferred(model: ir.Model) -> onnx.ModelProto:
+def _is_propagable(proto: onnx.ModelProto) -> bool:
+    """Whether inference may follow the contents of shape operands, and not only shapes.
+
+    It makes a message of some 200 bytes for each element of every vector of known size that a Cast or the like takes.
+    """
+    opset = max((entry.version for entry in proto.opset_import if entry.domain == ""), default=1)
+    sizes: dict[str, int] = {}
+    for graph in _protos.graphs(proto.graph):
+        for infos in (graph.input, graph.value_info, graph.output):
+            sizes.update((info.name, _vector_size(info.type)) for info in infos)
+        sizes.update((tensor.name, tensor.dims[0]) for tensor in graph.initializer if len(tensor.dims) == 1)
+    elements = 0
+    for node in _protos.nodes(proto):
+        entry = schema(node.op_type, opset) if node.domain == "" else None
+        if entry is not None and entry.has_data_propagation_function:
+            elements += sum(sizes.get(name, 0) for name in node.input)
+    return elements <= _MOST_PROPAGATED
+
+
+def _is_complete(proto: onnx.ModelProto) -> bool:
+    """Whether inference found all that it could find."""
+    for graph in _protos.graphs(proto.graph):
+        known = {info.name for infos in (graph.value_info, graph.output) for info in infos if _is_known(info.type)}
+        if not all(name in known for node in graph.node for name in node.output if name):
+            return False
+    return True
+
+
+def _is_known(type_: onnx.TypeProto) -> bool:
+    if not type_.HasField("tensor_type"):
+        return True
+    shape = type_.tensor_type.shape
+    return type_.tensor_type.HasField("shape") and all(dim.WhichOneof("value") is not None for dim in shape.dim)
+
+
+def _vector_size(type_: onnx.TypeProto) -> int:
+    """The size of a vector, 0 where it is not known or there is no vector."""
+    shape = type_.tensor_type.shape
+    return shape.dim[0].dim_value if len(shape.dim) == 1 else 0
+
+
+def _without_data(model: ir.Model) -> onnx.ModelProto:
+    """The model for inference, large payloads left out."""
     held: list[tuple[ir.Value, ir.TensorProtocol]] = []
     for graph in model.graphs():
         for value in graph.initializers.values():
@@ -75,13 +124,19 @@ def _inferred(model: ir.Model) -> onnx.ModelProto:
                 )
     try:
         proto = ir.serde.serialize_model(model)
+    except (ir.serde.SerdeError, ValueError, TypeError) as error:
+        raise ModelError(f"the model cannot be understood: {innermost(error)}") from error
     finally:
         for value, tensor in held:
             value.const_value = tensor
     add_sparse_types(model, proto)
+    return proto
+
+
+def _inferred(proto: onnx.ModelProto, *, data_prop: bool) -> onnx.ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
-    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError) as error:
+        return onnx.shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=data_prop)
+    except (onnx.shape_inference.InferenceError, ValueError, RuntimeError, MemoryError) as error:
         raise ModelError(f"ONNX's type inference refuses the model: {error}") from error
 
 

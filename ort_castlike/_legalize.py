@@ -20,6 +20,7 @@ from ort_castlike._rules import RULES, STOCK_RULES, WEIGHT_RULES
 from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
 from ort_castlike._sinking import sink_constants
 from ort_castlike._stock import releases_for, releases_that_run
+from ort_castlike._wellformed import check_nodes
 
 __all__ = ["LegalizePass", "legalize"]
 
@@ -79,6 +80,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     """
     before = (model.opset_imports.get("", 1), model.ir_version)
     report = report or Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
+    check_nodes(model)
     context = Context(model, options)
     name_dead_outputs(model, context.fresh_name)
     bring_in_outer_values(model.graph, context.fresh_name)

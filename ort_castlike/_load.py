@@ -14,6 +14,7 @@ from ort_castlike._context import DOMAIN
 from ort_castlike._errors import ModelError, innermost
 from ort_castlike._external import tensor_of
 from ort_castlike._types import element_type
+from ort_castlike._wellformed import check_proto
 
 __all__ = ["add_sparse_types", "to_ir", "to_proto"]
 
@@ -31,6 +32,7 @@ def to_ir(proto: onnx.ModelProto, *, base_dir: str = "") -> ir.Model:
     Raises:
         ModelError: The model contradicts itself: a name given twice, an unknown element type.
     """
+    check_proto(proto)
     for reference in _protos.external_tensors(proto):
         tensor_of(reference, base_dir)
     sparse = any(graph.sparse_initializer for graph in _protos.graphs(proto.graph))

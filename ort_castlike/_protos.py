@@ -6,14 +6,27 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
+from ort_castlike._errors import ModelError
+
 __all__ = ["external_tensors", "graphs", "nodes", "tensors"]
 
 
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """``graph`` and every graph inside it."""
+# How deep graphs may nest: each takes three of the hundred messages that readers of protobufs let nest, and what is in
+# it up to six more.
+_DEEPEST = 31
+
+
+def graphs(graph: onnx.GraphProto, depth: int = 0) -> Iterator[onnx.GraphProto]:
+    """``graph`` and every graph inside it.
+
+    Raises:
+        ModelError: They nest deeper than a file of the model could be read.
+    """
+    _check_depth(graph, depth)
     yield graph
     for node in graph.node:
-        yield from _graphs_of(node)
+        if node.attribute:
+            yield from _graphs_of(node, depth + 1)
 
 
 def nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
@@ -29,7 +42,7 @@ def tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
         yield from graph.initializer
     for function in proto.functions:
         for node in function.node:
-            for graph in _graphs_of(node):
+            for graph in _graphs_of(node, 1):
                 yield from graph.initializer
     for node in nodes(proto):
         for attribute in node.attribute:
@@ -43,19 +56,29 @@ def external_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
-def _nodes(listed: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def _nodes(listed: Iterable[onnx.NodeProto], depth: int = 1) -> Iterator[onnx.NodeProto]:
     for node in listed:
         yield node
         for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g.node)
-            for graph in attribute.graphs:
-                yield from _nodes(graph.node)
+            for graph in _held(attribute):
+                _check_depth(graph, depth)
+                yield from _nodes(graph.node, depth + 1)
 
 
-def _graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def _graphs_of(node: onnx.NodeProto, depth: int) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield from graphs(attribute.g)
-        for graph in attribute.graphs:
-            yield from graphs(graph)
+        for graph in _held(attribute):
+            yield from graphs(graph, depth)
+
+
+def _held(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _check_depth(graph: onnx.GraphProto, depth: int) -> None:
+    if depth > _DEEPEST:
+        raise ModelError(
+            f"graph {graph.name!r} lies more than {_DEEPEST} graphs deep, which no file of a model can hold"
+        )

@@ -63,7 +63,9 @@ def type_of(value: ir.Value) -> str | None:
         return None
     if producer.op_type == "Cast":
         to = producer.attributes.get("to")
-        return None if to is None or to.is_ref() else f"tensor({ir.DataType(to.as_int()).name.lower()})"
+        if to is None or to.is_ref() or to.as_int() not in _CODES:
+            return None
+        return f"tensor({ir.DataType(to.as_int()).name.lower()})"
     if producer.op_type == "Constant":
         tensor = producer.attributes.get("value")
         return None if tensor is None or tensor.is_ref() else f"tensor({tensor.as_tensor().dtype.name.lower()})"

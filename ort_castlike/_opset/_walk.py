@@ -29,9 +29,12 @@ def nodes_with_place(graph: ir.Graph, place: str) -> Iterator[tuple[ir.Node, str
         for node in current:
             yield node, where
             pending.extend(
-                (inner, f"{name} of {node.op_type} {node.name or node.outputs[0].name!r} in {where}")
-                for name, inner in subgraphs(node)
+                (inner, f"{name} of {node.op_type} {_name(node)!r} in {where}") for name, inner in subgraphs(node)
             )
+
+
+def _name(node: ir.Node) -> str | None:
+    return node.name or next((output.name for output in node.outputs), None)
 
 
 def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:

@@ -31,7 +31,10 @@ def operands(node: ir.Node) -> tuple[ir.Value, ir.Value, ir.Value | None]:
 
 def converted(node: ir.Node, context: Context, value: ir.Value, to: str) -> ir.Value:
     """A value in the stock type named ``to``: itself, a folded constant, or a Cast in front of ``node``."""
-    assert value.type is not None
+    if value.type is None:
+        raise ModelError(
+            f"node {describe(node)}: the element type of {value.name!r} is not known; give it a value_info in the model"
+        )
     if value.type.dtype == ir.DataType[to]:
         return value
     if context.constant(value) is not None and not context.is_emulated(value):
