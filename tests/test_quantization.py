@@ -576,27 +576,31 @@ def test_fake_quantization_chains_survive_the_optimizer(element, scale_shape):
     np.testing.assert_array_equal(run(only_y, {"x": x})[0], y)
 
 
-@pytest.mark.parametrize("through", [False, True])
-@pytest.mark.parametrize("op_type", ["Add", "Mul"])
+@pytest.mark.parametrize("moved", [None, "Identity", "Transpose"])
+@pytest.mark.parametrize("op_type", ["Add", "AveragePool", "Mul"])
 @pytest.mark.parametrize("element", INTEGERS)
-def test_ties_behind_sums_and_products_go_to_even_with_an_odd_zero_point(element, op_type, through):
+def test_ties_behind_fused_operators_go_to_even_with_an_odd_zero_point(element, op_type, moved):
     dtype, low, high = INTEGERS[element]
-    grid = np.arange(low, high + 1)
-    a, b = (values.ravel() for values in np.meshgrid(grid, grid))
-    nodes = [
-        helper.make_node("DequantizeLinear", ["a", "half"], ["da"]),
-        helper.make_node("DequantizeLinear", ["b", "half"], ["db"]),
-        helper.make_node(op_type, ["da", "db"], ["sum"]),
-        helper.make_node("Identity", ["sum"], ["same"]),
-        helper.make_node("QuantizeLinear", ["same" if through else "sum", "scale", "one"], ["q"]),
-    ]
-    scale = 1.0 if op_type == "Add" else 0.5
+    a, b = np.meshgrid(np.arange(low, high + 1), np.arange(low, high + 1))
+    if op_type == "AveragePool":
+        feeds = {"a": np.stack([a, b], axis=-1)[None]}
+        operator = helper.make_node(op_type, ["da"], ["f"], kernel_shape=[1, 2], strides=[1, 2])
+        halves, scale = (a + b)[None, :, :, None], 0.5
+    else:
+        feeds = {"a": a, "b": b}
+        operator = helper.make_node(op_type, ["da", "db"], ["f"])
+        halves, scale = (a + b, 1.0) if op_type == "Add" else (a * b, 0.5)
+    nodes = [helper.make_node("DequantizeLinear", [name, "half"], [f"d{name}"]) for name in feeds]
+    nodes.append(operator)
+    if moved is not None:
+        nodes.append(helper.make_node(moved, ["f"], ["moved"]))
+        halves = halves.T if moved == "Transpose" else halves
+    nodes.append(helper.make_node("QuantizeLinear", ["f" if moved is None else "moved", "scale", "one"], ["q"]))
     constants = [constant("half", np.float32(0.5)), constant("scale", np.float32(scale)), constant("one", dtype(1))]
-    inputs = [info(name, element, a.shape) for name in "ab"]
-    model = make_model(nodes if through else nodes[:3] + nodes[4:], inputs, [info("q", element, a.shape)], constants)
-    exact = (a + b) / 2 if op_type == "Add" else a * b / 2
-    [q] = run(model, {"a": a.astype(dtype), "b": b.astype(dtype)})
-    np.testing.assert_array_equal(q, saturated(np.rint(exact) + 1, low, high, dtype))
+    inputs = [info(name, element, values.shape) for name, values in feeds.items()]
+    model = make_model(nodes, inputs, [info("q", element, halves.shape)], constants)
+    [q] = run(model, {name: values.astype(dtype) for name, values in feeds.items()})
+    np.testing.assert_array_equal(q, saturated(np.rint(halves / 2) + 1, low, high, dtype))
 
 
 @pytest.mark.parametrize("element", INTEGERS)

@@ -36,7 +36,7 @@ def quantize(node: ir.Node, context: Context) -> None:
         _quantize_stock(node, context, x, scale, zero_point, to_type)
         return
     # Blocks on another axis than the last overflow above 2**31 in the stock operator up to 1.24, float16 truncates
-    # up to 1.29, bfloat16 it does not take, and behind some sums and products it is fused: these are written out.
+    # up to 1.29, bfloat16 it does not take, and behind sums, products and means it is fused: these are written out.
     quotient = _quotient(node, context, x, scale, precision)
     if to_type.is_integer:
         _round(node, context, quotient, zero_point, to_type)
@@ -44,7 +44,10 @@ def quantize(node: ir.Node, context: Context) -> None:
         _narrow(node, context, quotient, zero_point, to_type)
 
 
-_FUSED = frozenset(("Add", "Mul"))
+_FUSED = frozenset(("Add", "AveragePool", "Mul"))
+_MOVABLE = frozenset(
+    ("Dropout", "Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
+)
 
 RULES = {("", "DequantizeLinear"): dequantize, ("", "QuantizeLinear"): quantize}
 
@@ -65,22 +68,23 @@ def _precision(node: ir.Node, context: Context, scale: ir.Value) -> str:
 
 
 def _is_rounded_last(context: Context, x: ir.Value, zero_point: ir.Value | None) -> bool:
-    """Whether the optimizer may make one node of this one, a sum or product before it and what dequantizes for that.
+    """Whether the optimizer may make one node of this one, a sum, product or mean before it and what dequantizes.
 
     Such a node rounds when the zero point is added (1.20 to 1.32), so that ties go to odd numbers where that is odd.
     """
-    producer = _behind_identities(x).producer()
+    producer = _moved_from(x).producer()
     if producer is None or producer.op_type not in _FUSED or zero_point is None:
         return False
     constant = context.constant(zero_point)
     if constant is not None and not (_constants.values(constant).astype(np.int64) % 2).any():
         return False
-    sources = [_behind_identities(value).producer() for value in producer.inputs if value is not None]
+    sources = [_moved_from(value).producer() for value in producer.inputs if value is not None]
     return all(source is not None and source.op_type == "DequantizeLinear" for source in sources)
 
 
-def _behind_identities(value: ir.Value) -> ir.Value:
-    while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+def _moved_from(value: ir.Value) -> ir.Value:
+    """The value behind operators that the optimizer takes away, or moves to the other side of a quantization."""
+    while (node := value.producer()) is not None and node.op_type in _MOVABLE and node.inputs[0] is not None:
         value = node.inputs[0]
     return value
 
