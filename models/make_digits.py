@@ -7,7 +7,6 @@ expected outputs are plain numpy in float64.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 from pathlib import Path
 
@@ -140,10 +139,4 @@ def train() -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--train", action="store_true", help="train it anew first")
-    arguments = parser.parse_args()
-    if arguments.train:
-        train()
-    make(arguments.folder)
+    train_digits.command(__doc__, FOLDER, train, make)

@@ -7,7 +7,6 @@ of 2**-8, so no sum is ever rounded: the expected outputs, plain numpy, hold to 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import ml_dtypes
@@ -163,10 +162,4 @@ def train() -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
-    parser.add_argument("--train", action="store_true", help="train it anew first")
-    arguments = parser.parse_args()
-    if arguments.train:
-        train()
-    make(arguments.folder)
+    train_digits.command(__doc__, FOLDER, train, make)

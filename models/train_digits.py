@@ -9,12 +9,14 @@ back; the backward pass lets the gradient through the rounding as if it were not
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 
-__all__ = ["Activation", "Digits", "Layer", "load_digits", "patches", "train"]
+__all__ = ["Activation", "Digits", "Layer", "command", "load_digits", "patches", "train"]
 
 HELD_OUT = 360
 EPOCHS = 150
@@ -214,3 +216,21 @@ def _batches(digits: Digits, random: np.random.Generator) -> Iterator[tuple[np.n
         chosen = order[start : start + BATCH]
         images = digits.images[chosen, None].astype(np.float32) / 16
         yield np.roll(images, tuple(random.integers(-1, 2, 2)), axis=(2, 3)), digits.labels[chosen]
+
+
+def command(text: str, folder: Path, train: Callable[[], None], make: Callable[[Path], None]) -> None:
+    """What a script that uses this does when it is run: train where that is asked for, and make the model.
+
+    Args:
+        text: The script's docstring.
+        folder: Where the model goes by default.
+        train: Trains, and keeps the weights.
+        make: Makes the model from these weights in a folder.
+    """
+    parser = argparse.ArgumentParser(description=text.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=folder)
+    parser.add_argument("--train", action="store_true", help="train it anew first")
+    arguments = parser.parse_args()
+    if arguments.train:
+        train()
+    make(arguments.folder)
