@@ -24,7 +24,7 @@ NAMES = {
     "rewrite",
     "rewrite_file",
 }
-REWRITE_OPTIONS = {"target": None, "lowering": "custom", "rounding": "nearest_even"}
+REWRITE_OPTIONS = {"target": None, "lowering": "custom", "rounding": "nearest_even", "weights": "auto"}
 
 
 def parameters(function, kind):
@@ -63,7 +63,7 @@ def test_unknown_name_is_an_attribute_error():
         ("register", ["session_options"], {}),
         ("rewrite", ["model"], REWRITE_OPTIONS),
         ("rewrite_file", ["source", "destination"], REWRITE_OPTIONS),
-        ("inspect", ["model"], {"target": None}),
+        ("inspect", ["model"], {"target": None, "weights": "auto"}),
     ],
     ids=["register", "rewrite", "rewrite_file", "inspect"],
 )
@@ -81,6 +81,7 @@ def test_session_takes_the_arguments_of_onnxruntime_and_two_more():
     keywords = parameters(ort_castlike.InferenceSession, inspect.Parameter.KEYWORD_ONLY)
     assert keywords["lowering"] == "custom"
     assert keywords["rounding"] == "nearest_even"
+    assert keywords["weights"] == "auto"
 
 
 def test_pass_and_backend_are_of_the_kinds_they_plug_into():
