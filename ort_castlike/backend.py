@@ -14,7 +14,11 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
+from ort_castlike import _protos
+from ort_castlike._bfloat16 import compute_in_float32
 from ort_castlike._errors import CastLikeError, FeedError, OptionError
+from ort_castlike._load import to_ir, to_proto
+from ort_castlike._options import resolve_options
 from ort_castlike._read import ModelSource
 from ort_castlike._rewrite import rewrite
 from ort_castlike._session import InferenceSession
@@ -103,6 +107,8 @@ class CastLikeBackend(Backend):
     ) -> CastLikeBackendRep:
         """Make a model ready to run.
 
+        On the CPU, operators of bfloat16 compute in float32 and round once, since onnxruntime has none there.
+
         Args:
             model: As for :func:`ort_castlike.rewrite`; a ``ModelProto`` is checked by ONNX first.
             device: "CPU", or "CUDA" or "CUDA:1" where the installed onnxruntime has it.
@@ -122,6 +128,8 @@ class CastLikeBackend(Backend):
             )
         if isinstance(model, onnx.ModelProto):
             super().prepare(model, device)
+            if Device(device).type == DeviceType.CPU and _mentions_bfloat16(model):
+                model = _for_cpu(model)
         session = InferenceSession(
             model, sess_options, providers=_providers(device), lowering=lowering, rounding=rounding
         )
@@ -193,6 +201,21 @@ def _providers(device: str) -> list[str | tuple[str, dict[Any, Any]]]:
     if chosen.type == DeviceType.CPU:
         return ["CPUExecutionProvider"]
     return [("CUDAExecutionProvider", {"device_id": chosen.device_id}), "CPUExecutionProvider"]
+
+
+def _mentions_bfloat16(model: onnx.ModelProto) -> bool:
+    code = onnx.TensorProto.BFLOAT16
+    infos = (*model.graph.input, *model.graph.output, *model.graph.value_info)
+    return any(info.type.tensor_type.elem_type == code for info in infos) or any(
+        tensor.data_type == code for tensor in _protos.tensors(model)
+    )
+
+
+def _for_cpu(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with bfloat16 computed in float32, since the CPU has no arithmetic for it."""
+    widened = to_ir(model)
+    compute_in_float32(widened, resolve_options(target=None, lowering="custom", rounding="nearest_even"))
+    return to_proto(widened, model)
 
 
 def _plain(value: Any) -> Any:

@@ -132,3 +132,27 @@ def test_a_model_is_compatible_if_it_can_be_rewritten():
 def test_a_node_of_an_unknown_operator_is_an_error():
     with pytest.raises(onnx.checker.ValidationError):
         backend.run_node(helper.make_node("NoSuchOperator", ["x"], ["y"]), [NUMBERS])
+
+
+def test_bfloat16_computes_in_float32_and_rounds_once_on_the_cpu():
+    values = np.array([1.0, 1.0078125, -3.0, 300.0], ml_dtypes.bfloat16)
+    nodes = [
+        node("Mul", ["x", "x"], ["square"]),
+        node("Add", ["square", "x"], ["y"]),
+        node("CastLike", ["x", "like"], ["codes"]),
+    ]
+    ports = [value("y", "BFLOAT16", [4]), value("codes", "INT2", [4])]
+    proto = model(nodes, [value("x", "BFLOAT16", [4])], ports, [tensor("like", [0], "INT2")])
+    y, codes = backend.run_model(proto, [values])
+    wide = values.astype(np.float32)
+    square = (wide * wide).astype(ml_dtypes.bfloat16).astype(np.float32)
+    assert y.tolist() == (square + wide).astype(ml_dtypes.bfloat16).tolist()
+    assert bits(codes) == [1, 1, 1, 0]
+
+
+def test_a_comparison_of_bfloat16_gives_its_own_type():
+    values = np.array([1.0, -1.0], ml_dtypes.bfloat16)
+    proto = model([node("Greater", ["x", "y"], ["z"])], [value("x", "BFLOAT16", [2]), value("y", "BFLOAT16", [2])],
+                  [value("z", "BOOL", [2])])  # fmt: skip
+    (z,) = backend.run_model(proto, [values, values[::-1].copy()])
+    assert z.tolist() == [True, False]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from onnx.backend.test import BackendTest
@@ -20,16 +19,6 @@ EMULATED = frozenset(
     for name in ("UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2", "FLOAT6E2M3", "FLOAT6E3M2")
     if hasattr(onnx.TensorProto, name)  # not every onnx has the float6 types
 )
-
-# Of the cases that no release runs on the CPU, an operator that is the reason: it has no kernel for bfloat16.
-WITHOUT_KERNEL = {
-    "test_attention_3d_causal_bf16_expanded": "Mul",
-    "test_attention_4d_attn_mask_causal_bf16_expanded": "Add",
-    "test_attention_4d_causal_bf16_expanded": "Mul",
-    "test_attention_4d_causal_padded_kv_bf16_expanded": "Add",
-    "test_attention_4d_padded_kv_bf16_expanded": "Add",
-    "test_celu_bfloat16_expanded": "Div",
-}
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +86,8 @@ def assert_agrees(got, expected, case) -> None:
     if expected.dtype.kind in "fc":
         np.testing.assert_allclose(got, expected, rtol=case.rtol, atol=case.atol)
     elif expected.dtype == helper.tensor_dtype_to_np_dtype(onnx.TensorProto.BFLOAT16):
-        # One unit in the last place of the type, where the computation was not of one step.
-        np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2**-7, atol=case.atol)
+        # Two units in the last place: the data is rounded after each step of a MatMul, in an order of its own.
+        np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2**-6, atol=case.atol)
     else:
         assert got.tobytes() == expected.tobytes(), (got, expected)
 
@@ -115,26 +104,15 @@ def outcome(case) -> str:
     return ""
 
 
-def test_every_case_of_the_field_passes_but_those_without_a_kernel(cases):
+def test_every_case_of_the_field_passes(cases):
     outcomes = {name: outcome(case) for name, case in cases.items()}
-    failed = {name: said for name, said in outcomes.items() if said}
-    unexpected = {name: said for name, said in failed.items() if name not in WITHOUT_KERNEL}
-    assert not unexpected, "\n".join(f"{name}: {said}" for name, said in unexpected.items())
-    assert set(failed) == WITHOUT_KERNEL.keys() & cases.keys(), "a case that passes is no exception any more"
+    failed = [f"{name}: {said}" for name, said in outcomes.items() if said]
+    assert not failed, "\n".join(failed)
 
 
 def test_the_field_is_as_large_as_it_is_known_to_be(cases):
     assert len(cases) >= 200
     assert sum(name.startswith("test_castlike_") for name in cases) >= 100
-
-
-@pytest.mark.parametrize("op_type", sorted(set(WITHOUT_KERNEL.values())))
-def test_the_reason_why_a_case_cannot_run_holds(op_type):
-    info = [helper.make_tensor_value_info(name, onnx.TensorProto.BFLOAT16, [1]) for name in "abc"]
-    graph = helper.make_graph([helper.make_node(op_type, ["a", "b"], ["c"])], "one_node", info[:2], info[2:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
-    with pytest.raises(Exception, match=f"Could not find an implementation for {op_type}"):
-        onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.usefixtures("all_cases")
