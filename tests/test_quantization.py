@@ -830,6 +830,19 @@ def test_scales_that_do_not_fit_are_refused(element, scale_shape, axis, block_si
         ort_castlike.rewrite(site.model())
 
 
+@pytest.mark.parametrize("element", ["INT2", "FLOAT4E2M1"])
+def test_a_scale_of_unknown_size_may_be_one_for_a_scalar(element):
+    nodes = [
+        linear("QuantizeLinear", ["x", "s"], "q", output_dtype=code(element)),
+        linear("DequantizeLinear", ["q", "s"], "y"),
+    ]
+    outputs = [info("q", element, []), info("y", "FLOAT", [])]
+    model = make_model(nodes, [info("x", "FLOAT", []), info("s", "FLOAT", ["n"])], outputs)
+    q, y = run(model, {"x": np.array(0.5, np.float32), "s": np.array([0.5], np.float32)})
+    assert q.shape == y.shape == ()
+    assert (q.astype(np.float32), y) == (1, 0.5)
+
+
 # ONNX's own
 
 

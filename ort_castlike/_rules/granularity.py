@@ -61,7 +61,7 @@ class Granularity:
 
     def _fits(self, data: ir.Shape, scale: ir.Shape) -> bool:
         if not self.block_size:
-            if len(scale) == 0 or (len(scale) == 1 and scale[0] == 1):
+            if len(scale) == 0 or (len(scale) == 1 and _may_equal(scale[0], 1)):
                 return True
             place = 0 if len(data) == 1 else self.axis  # with one dimension the axis says nothing
             return len(scale) == 1 and -len(data) <= place < len(data) and _may_equal(data[place], scale[0])
