@@ -31,8 +31,6 @@ def infer_types(model: ir.Model) -> list[ir.Value]:
         ModelError: ONNX's inference refuses the model.
     """
     values = list(_inferrable(model.graph))
-    if all(value.type is not None and value.shape is not None for value in values):
-        return []
     _type_loop_inputs(model.graph)
     untyped = [value for value in values if value.type is None]
     proto = _without_data(model)
@@ -168,7 +166,10 @@ def _merge_subgraph(graph: ir.Graph, proto: onnx.GraphProto) -> None:
 
 
 def _fill(value: ir.Value, info: onnx.ValueInfoProto) -> None:
-    inferred = ir.serde.deserialize_value_info_proto(info, None)
+    try:
+        inferred = ir.serde.deserialize_value_info_proto(info, None)
+    except ir.serde.SerdeError:  # half a type, of an optional of who knows what
+        return
     if value.type is None:
         value.type = inferred.type
     if value.shape is None:

@@ -20,7 +20,7 @@ from ort_castlike._rules import RULES, STOCK_RULES, WEIGHT_RULES
 from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
 from ort_castlike._sinking import sink_constants
 from ort_castlike._stock import releases_for, releases_that_run
-from ort_castlike._wellformed import check_nodes
+from ort_castlike._wellformed import check_model, check_touched_node
 
 __all__ = ["LegalizePass", "legalize"]
 
@@ -80,7 +80,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     """
     before = (model.opset_imports.get("", 1), model.ir_version)
     report = report or Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
-    check_nodes(model)
+    check_model(model)
     context = Context(model, options)
     name_dead_outputs(model, context.fresh_name)
     bring_in_outer_values(model.graph, context.fresh_name)
@@ -89,6 +89,7 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     original = dict(context.original)
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]
     report.runs_on_before = releases_that_run(model, _uses(context), *before)
+    _check_touched_nodes(context)
     _apply_rules(context)
     shield_float16_defaults(context)
     leave_results_unplanned(context)
@@ -182,6 +183,18 @@ def _uses(context: Context) -> Iterator[tuple[str, str, str]]:
         nodes = [use.node for use in value.uses()]
         for node in [producer, *nodes] if producer is not None else nodes:
             yield node.domain, node.op_type, element.name
+
+
+def _check_touched_nodes(context: Context) -> None:
+    errors = []
+    for node in context.model.graph.all_nodes():
+        if any(value is not None and value in context.original for value in (*node.inputs, *node.outputs)):
+            try:
+                check_touched_node(node, context)
+            except CastLikeError as error:
+                errors.append(error)
+    if errors:
+        raise joined(errors)
 
 
 def _apply_rules(context: Context) -> None:

@@ -188,10 +188,9 @@ def _restore_types(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:
 
 
 def _element_code(type_: onnx.TypeProto) -> int:
-    kind = type_.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        return _element_code(getattr(type_, kind).elem_type)
-    return getattr(type_, kind).elem_type if kind in ("tensor_type", "sparse_tensor_type") else 0
+    inner = _protos.innermost_type(type_)
+    kind = inner.WhichOneof("value")
+    return getattr(inner, kind).elem_type if kind in ("tensor_type", "sparse_tensor_type") else 0
 
 
 def _copy(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:

@@ -8,12 +8,13 @@ import onnx
 
 from ort_castlike._errors import ModelError
 
-__all__ = ["external_tensors", "graphs", "nodes", "tensors"]
+__all__ = ["external_tensors", "graphs", "held_graphs", "innermost_type", "nodes", "tensors"]
 
 
 # How deep graphs may nest: each takes three of the hundred messages that readers of protobufs let nest, and what is in
 # it up to six more.
 _DEEPEST = 31
+_DEEPEST_TYPE = 8
 
 
 def graphs(graph: onnx.GraphProto, depth: int = 0) -> Iterator[onnx.GraphProto]:
@@ -56,22 +57,40 @@ def external_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in tensors(proto) if tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
+def innermost_type(type_: onnx.TypeProto) -> onnx.TypeProto:
+    """The type inside all sequences, optionals and maps.
+
+    Raises:
+        ModelError: They nest deeper than anything that there is.
+    """
+    for _ in range(_DEEPEST_TYPE):
+        kind = type_.WhichOneof("value")
+        if kind in ("sequence_type", "optional_type"):
+            type_ = getattr(type_, kind).elem_type
+        elif kind == "map_type":
+            type_ = type_.map_type.value_type
+        else:
+            return type_
+    raise ModelError(f"a type nests more than {_DEEPEST_TYPE} deep; export the model again")
+
+
 def _nodes(listed: Iterable[onnx.NodeProto], depth: int = 1) -> Iterator[onnx.NodeProto]:
     for node in listed:
         yield node
         for attribute in node.attribute:
-            for graph in _held(attribute):
+            for graph in held_graphs(attribute):
                 _check_depth(graph, depth)
                 yield from _nodes(graph.node, depth + 1)
 
 
 def _graphs_of(node: onnx.NodeProto, depth: int) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
-        for graph in _held(attribute):
+        for graph in held_graphs(attribute):
             yield from graphs(graph, depth)
 
 
-def _held(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+def held_graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that an attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs

@@ -22,7 +22,7 @@ def read_proto(source: ModelSource) -> onnx.ModelProto:
         ModelError: There is no such file, or what is there is no ONNX model.
     """
     if isinstance(source, onnx.ModelProto):
-        return source
+        return _checked(source, "the given ModelProto")
     if isinstance(source, (str, os.PathLike)):
         return _read_file(os.fspath(source))
     if isinstance(source, (bytes, bytearray, memoryview)):
@@ -53,6 +53,10 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
         proto = onnx.load_model_from_string(data)
     except (google.protobuf.message.DecodeError, ValueError, RecursionError) as error:
         raise ModelError(f"{what} cannot be read as an ONNX model: {error}; is the file complete?") from error
+    return _checked(proto, what)
+
+
+def _checked(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{what} holds no ONNX model: it has no graph or no IR version; is the file complete?")
     return proto

@@ -68,12 +68,9 @@ def _types(proto: onnx.ModelProto) -> Iterator[onnx.TypeProto]:
 
 def _elements(type_: onnx.TypeProto) -> set[int]:
     """The element types of the tensors in a type."""
-    kind = type_.WhichOneof("value")
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        return {getattr(type_, kind).elem_type}
-    if kind in ("sequence_type", "optional_type"):
-        return _elements(getattr(type_, kind).elem_type)
-    return _elements(type_.map_type.value_type) if kind == "map_type" else set()
+    inner = _protos.innermost_type(type_)
+    kind = inner.WhichOneof("value")
+    return {getattr(inner, kind).elem_type} if kind in ("tensor_type", "sparse_tensor_type") else set()
 
 
 def _is_emulated(type_: onnx.TypeProto) -> bool:

@@ -1,28 +1,30 @@
 """What a model must be so that it can be read at all, checked before anything is made of it.
 
 A broken model is refused here, with the culprit named, so that the rest may take for granted what ONNX promises:
-known element types, attributes that hold what they say, nodes with the inputs and outputs of their operators.
+known element types, attributes that hold what they say, names that something has, nodes with the inputs and outputs of
+their operators.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 import onnx_ir as ir
 
 from ort_castlike import _protos
-from ort_castlike._context import DOMAIN, describe
+from ort_castlike._context import DOMAIN, Context, describe, tensor_dtype, type_text
 from ort_castlike._errors import ModelError
-from ort_castlike._opset._schemas import schema, signature
+from ort_castlike._opset._schemas import newest_opset, schema, signature
 from ort_castlike._types import ELEMENT_TYPES
 
-__all__ = ["check_nodes", "check_proto"]
+__all__ = ["check_model", "check_proto", "check_touched_node"]
 
 _CODES = frozenset(element.code for element in ELEMENT_TYPES.values())
-_DEEPEST_TYPE = 8
 _LARGEST = 1 << 62  # elements
+_FIRST_EMULATED = 21  # the opset that brought the first of the emulated types
+_HIGHEST_OPSET = 1 << 16
 # The field that holds the value of an attribute of each type.
 _FIELDS = {
     onnx.AttributeProto.TENSOR: "t",
@@ -34,7 +36,7 @@ _AGAIN = "export the model again"
 
 
 def check_proto(proto: onnx.ModelProto) -> None:
-    """Refuse a model with tensors, types or attributes that say what cannot be.
+    """Refuse a model with names, tensors, types or attributes that say what cannot be.
 
     Raises:
         ModelError: One is found. The message names it.
@@ -47,6 +49,9 @@ def check_proto(proto: onnx.ModelProto) -> None:
             _check_tensor(sparse.values)
     for tensor in _protos.tensors(proto):
         _check_tensor(tensor)
+    _check_names(proto.graph, f"graph {proto.graph.name!r}", [])
+    for function in proto.functions:
+        _check_node_names(function.node, f"function {function.name!r}", [set(function.input)])
     for node in _protos.nodes(proto):
         if not node.op_type:
             raise ModelError(f"node {_name(node)} has no operator; {_AGAIN}")
@@ -54,15 +59,110 @@ def check_proto(proto: onnx.ModelProto) -> None:
             _check_attributes(node)
 
 
-def check_nodes(model: ir.Model) -> None:
-    """Refuse a node of the default domain that lacks what its operator must have, or has what it cannot.
+def check_model(model: ir.Model) -> None:
+    """Refuse versions that are none, and a node that lacks what its operator must have or has what it cannot.
 
     Raises:
         ModelError: One is found. The message names it.
     """
+    if not 0 < model.ir_version <= onnx.IR_VERSION:
+        raise ModelError(
+            f"the model has the IR version {model.ir_version}, and the installed onnx knows 1 to {onnx.IR_VERSION}; is "
+            "onnx up to date?"
+        )
+    for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
+        for domain, version in imports.items():
+            if not 0 < version <= _HIGHEST_OPSET:
+                raise ModelError(f"the model imports version {version} of the domain {domain or 'ai.onnx'!r}; {_AGAIN}")
     _check_nodes(model.graph.all_nodes(), model.opset_imports)
     for function in model.functions.values():
         _check_nodes(function.all_nodes(), function.opset_imports)
+
+
+def check_touched_node(node: ir.Node, context: Context) -> None:
+    """Refuse a node of an emulated type that does not fit its operator as of when there were such types.
+
+    Raises:
+        ModelError: It lacks an input or an attribute, or has too many or of another type; or its values have types that
+            contradict each other.
+    """
+    opset = context.model.opset_imports.get("", 1)
+    since = opset if opset >= _FIRST_EMULATED else _FIRST_EMULATED
+    if schema(node.op_type, since) is None:
+        since = newest_opset()
+    entry = schema(node.op_type, since)
+    if node.domain != "" or entry is None:
+        return
+    if since != opset:
+        _check_node(node, since)
+    _check_types(node, context, entry)
+
+
+def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> None:
+    """Refuse types that contradict each other: what ONNX infers does not tell, where the model says something else."""
+    variables = {constraint.type_param_str for constraint in entry.type_constraints}
+    seen: dict[str, tuple[str, str]] = {}
+    for values, formals in ((node.inputs, entry.inputs), (node.outputs, entry.outputs)):
+        for index, value in enumerate(values):
+            formal = formals[min(index, len(formals) - 1)]
+            if value is None or formal.type_str not in variables or not formal.is_homogeneous:
+                continue
+            type_ = context.original.get(value, value.type)
+            if type_ is None or tensor_dtype(type_) in (None, ir.DataType.UNDEFINED):
+                continue
+            name, text = seen.setdefault(formal.type_str, (value.name or "", type_text(type_)))
+            if text != type_text(type_):
+                raise ModelError(
+                    f"node {describe(node)}: {value.name!r} is {type_text(type_)} and {name!r} is {text} in the model, "
+                    f"and for {node.op_type} both have one type; {_AGAIN}"
+                )
+    to = node.attributes.get("to")
+    if node.op_type == "Cast" and to is not None and not to.is_ref():
+        output = node.outputs[0]
+        dtype = tensor_dtype(context.original.get(output, output.type))
+        if dtype is not None and dtype != ir.DataType.UNDEFINED and int(dtype) != to.as_int():
+            raise ModelError(
+                f"node {describe(node)} casts to element type {to.as_int()} and {output.name!r} is {dtype.name} in the "
+                f"model; {_AGAIN}"
+            )
+
+
+def _check_names(graph: onnx.GraphProto, where: str, outer: Sequence[set[str]]) -> None:
+    """Refuse names that nothing has, and names that several things have."""
+    known: set[str] = set()
+    for kind, names in (
+        ("input", [info.name for info in graph.input]),
+        ("initializer", [tensor.name for tensor in graph.initializer]),
+        ("initializer", [sparse.values.name for sparse in graph.sparse_initializer]),
+    ):
+        seen: set[str] = set()
+        for name in names:
+            if name in seen:
+                raise ModelError(f"{where} has the {kind} {name!r} more than once; {_AGAIN}")
+            seen.add(name)
+        known |= seen
+    scopes = [*outer, known]
+    _check_node_names(graph.node, where, scopes)
+    for info in graph.output:
+        if not any(info.name in scope for scope in scopes):
+            raise ModelError(f"nothing gives {info.name!r}, an output of {where}; {_AGAIN}")
+
+
+def _check_node_names(nodes: Sequence[onnx.NodeProto], where: str, scopes: Sequence[set[str]]) -> None:
+    """Check the nodes of a graph, whose inputs and initializers are the last of ``scopes``; their outputs join it."""
+    known = scopes[-1]
+    for node in nodes:
+        for name in node.output:
+            if name and name in known:
+                raise ModelError(f"node {_name(node)} gives {name!r}, which is there before it in {where}; {_AGAIN}")
+            known.add(name)
+    for node in nodes:
+        for name in node.input:
+            if name and not any(name in scope for scope in scopes):
+                raise ModelError(f"nothing gives {name!r}, an input of node {_name(node)} in {where}; {_AGAIN}")
+        for attribute in node.attribute:
+            for graph in _protos.held_graphs(attribute):
+                _check_names(graph, f"{attribute.name} of node {_name(node)}", scopes)
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:
@@ -73,20 +173,12 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
 
 
 def _check_type(type_: onnx.TypeProto, what: str) -> None:
-    for _ in range(_DEEPEST_TYPE):
-        kind = type_.WhichOneof("value")
-        if kind in ("tensor_type", "sparse_tensor_type"):
-            code = getattr(type_, kind).elem_type
-            if code not in _CODES and code != onnx.TensorProto.UNDEFINED:
-                raise ModelError(f"{what} has the element type {code}, which is none; {_AGAIN}")
-            return
-        if kind in ("sequence_type", "optional_type"):
-            type_ = getattr(type_, kind).elem_type
-        elif kind == "map_type":
-            type_ = type_.map_type.value_type
-        else:
-            return
-    raise ModelError(f"{what} nests more than {_DEEPEST_TYPE} deep; {_AGAIN}")
+    inner = _protos.innermost_type(type_)
+    kind = inner.WhichOneof("value")
+    if kind in ("tensor_type", "sparse_tensor_type"):
+        code = getattr(inner, kind).elem_type
+        if code not in _CODES and code != onnx.TensorProto.UNDEFINED:
+            raise ModelError(f"{what} has the element type {code}, which is none; {_AGAIN}")
 
 
 def _check_attributes(node: onnx.NodeProto) -> None:
@@ -100,15 +192,15 @@ def _check_attributes(node: onnx.NodeProto) -> None:
         field = _FIELDS.get(attribute.type)
         if attribute.type == onnx.AttributeProto.UNDEFINED or (field is not None and not attribute.HasField(field)):
             raise ModelError(f"node {_name(node)} has an attribute {attribute.name!r} that holds nothing; {_AGAIN}")
-        for held, (type_, other) in (
-            (attribute.HasField("g"), (onnx.AttributeProto.GRAPH, "a graph")),
-            (attribute.HasField("t"), (onnx.AttributeProto.TENSOR, "a tensor")),
-            (bool(attribute.graphs), (onnx.AttributeProto.GRAPHS, "graphs")),
-            (bool(attribute.tensors), (onnx.AttributeProto.TENSORS, "tensors")),
+        for is_held, type_, what in (
+            (attribute.HasField("g"), onnx.AttributeProto.GRAPH, "a graph"),
+            (attribute.HasField("t"), onnx.AttributeProto.TENSOR, "a tensor"),
+            (bool(attribute.graphs), onnx.AttributeProto.GRAPHS, "graphs"),
+            (bool(attribute.tensors), onnx.AttributeProto.TENSORS, "tensors"),
         ):
-            if held and attribute.type != type_:
+            if is_held and attribute.type != type_:
                 raise ModelError(
-                    f"node {_name(node)} has an attribute {attribute.name!r} that holds {other} and says that it holds "
+                    f"node {_name(node)} has an attribute {attribute.name!r} that holds {what} and says that it holds "
                     f"something else; {_AGAIN}"
                 )
         if attribute.type == onnx.AttributeProto.TYPE_PROTO:
@@ -121,7 +213,7 @@ def _name(node: onnx.NodeProto) -> str:
     return f"the {node.op_type} that gives {node.output[0] if node.output else None!r}"
 
 
-def _check_nodes(nodes: Iterable[ir.Node], opset_imports: dict[str, int]) -> None:
+def _check_nodes(nodes: Iterable[ir.Node], opset_imports: Mapping[str, int]) -> None:
     opset = opset_imports.get("", 1)
     for node in nodes:
         if node.domain == "":
