@@ -162,9 +162,7 @@ def _names_emulated(attribute: ir.Attr) -> bool:
 class _Inliner:
     """Replaces calls by copies of the bodies."""
 
-    def __init__(
-        self, model: ir.Model, fresh_name: Callable[[str], str], is_wanted: Callable[[ir.Node], bool]
-    ) -> None:
+    def __init__(self, model: ir.Model, fresh_name: Callable[[str], str], is_wanted: Callable[[ir.Node], bool]) -> None:
         self._model = model
         self._fresh_name = fresh_name
         self._holding = _Holding(model.functions, is_wanted)

@@ -87,9 +87,7 @@ def _stock(name: str, code: int, bits: int, dtype: object) -> ElementType:
     return ElementType(name, code, bits, np.dtype(dtype))  # type: ignore[call-overload]
 
 
-def _emulated(
-    name: str, code: int, bits: int, dtype: object, carrier: str, packed: str | None = None
-) -> ElementType:
+def _emulated(name: str, code: int, bits: int, dtype: object, carrier: str, packed: str | None = None) -> ElementType:
     return ElementType(name, code, bits, np.dtype(dtype), carrier, packed)  # type: ignore[call-overload]
 
 
@@ -125,13 +123,9 @@ _TABLE = (
 )
 
 ELEMENT_TYPES: Mapping[str, ElementType] = MappingProxyType({row.name: row for row in _TABLE})
-EMULATED_TYPES: Mapping[str, ElementType] = MappingProxyType(
-    {row.name: row for row in _TABLE if row.is_emulated}
-)
+EMULATED_TYPES: Mapping[str, ElementType] = MappingProxyType({row.name: row for row in _TABLE if row.is_emulated})
 # The 24 types of CastLike-25's T1 and T2; the float6 types came to Cast with opset 28.
-CASTLIKE_TYPES: tuple[str, ...] = tuple(
-    row.name for row in _TABLE if not row.name.startswith(("COMPLEX", "FLOAT6"))
-)
+CASTLIKE_TYPES: tuple[str, ...] = tuple(row.name for row in _TABLE if not row.name.startswith(("COMPLEX", "FLOAT6")))
 
 _BY_CODE = {row.code: row for row in _TABLE}
 
