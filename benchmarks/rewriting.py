@@ -179,7 +179,7 @@ def repacking(rounds: int) -> Table:
 
 def measure(rounds: int) -> list[Table]:
     """All of the above."""
-    return [nodes(rounds), sessions(rounds), repacking(rounds)]
+    return [repacking(rounds), sessions(rounds), nodes(rounds)]
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class Context:
         self._packed_uses: set[tuple[ir.Node, int]] = set()
         self._stock_constants: dict[tuple[str, bytes, tuple[int, ...]], ir.Value] = {}
         self._derived: dict[tuple[ir.Value, str], ir.Value] = {}
-        self._maybe_dead: list[ir.Value] = []
+        self._maybe_dead: dict[ir.Value, None] = {}  # each value once: to list the uses of one takes time
         self._names: set[str] | None = None
         self._name_counts: collections.Counter[str] = collections.Counter()
 
@@ -173,7 +173,7 @@ class Context:
         listed = attributes.values() if isinstance(attributes, Mapping) else attributes
         for attribute in listed:
             node.attributes.add(attribute)
-        self._maybe_dead.extend(dropped)
+        self.let_go(dropped)
 
     def insert(
         self,
@@ -254,7 +254,7 @@ class Context:
             self.become(node, "Identity", [value])
             return
         output.replace_all_uses_with(value)
-        self._maybe_dead.append(output)
+        self.let_go([output])
 
     def pack(self, node: ir.Node, *indices: int) -> None:
         """Let constant inputs of a node be packed 4-bit constants instead of carriers."""
@@ -266,7 +266,7 @@ class Context:
 
     def let_go(self, values: Iterable[ir.Value | None]) -> None:
         """Say that a rule took a use away from some values, so that those without any left are removed."""
-        self._maybe_dead.extend(value for value in values if value is not None)
+        self._maybe_dead.update((value, None) for value in values if value is not None)
 
     def layer_packed(self, before: Iterable[ir.Value | None], after: Iterable[ir.Value | None]) -> None:
         """Note the constants of a layer before and after its weights got more bits, for the report."""
@@ -324,7 +324,7 @@ class Context:
     def remove_dead(self) -> None:
         """Remove what the rules left without a use: nodes, and initializers that are no graph inputs."""
         while self._maybe_dead:
-            value = self._maybe_dead.pop()
+            value, _ = self._maybe_dead.popitem()
             if value.uses() or value.is_graph_output() or value.is_graph_input():
                 continue
             node = value.producer()
@@ -335,7 +335,7 @@ class Context:
             elif node.graph is not None and not any(
                 output.uses() or output.is_graph_output() for output in node.outputs
             ):
-                self._maybe_dead.extend(_values_used(node))
+                self.let_go(_values_used(node))
                 node.graph.remove(node, safe=True)
                 for output in node.outputs:
                     self.original.pop(output, None)
