@@ -25,6 +25,8 @@ _CODES = frozenset(element.code for element in ELEMENT_TYPES.values())
 _LARGEST = 1 << 62  # elements
 _FIRST_EMULATED = 21  # the opset that brought the first of the emulated types
 _HIGHEST_OPSET = 1 << 16
+# Operators of other domains that have rules: all their attributes are integers.
+_OF_INTEGERS = frozenset((("com.microsoft", "GatherBlockQuantized"), ("com.microsoft", "MatMulNBits")))
 # The field that holds the value of an attribute of each type.
 _FIELDS = {
     onnx.AttributeProto.TENSOR: "t",
@@ -55,8 +57,17 @@ def check_proto(proto: onnx.ModelProto) -> None:
     for node in _protos.nodes(proto):
         if not node.op_type:
             raise ModelError(f"node {_name(node)} has no operator; {_AGAIN}")
+        _check_text(node.op_type, node.domain, node.name, *node.input, *node.output)
         if node.attribute:
             _check_attributes(node)
+    for graph in _protos.graphs(proto.graph):
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.ref_attr_name:
+                    raise ModelError(
+                        f"node {_name(node)} takes its attribute {attribute.name!r} from a function and lies in none; "
+                        f"{_AGAIN}"
+                    )
 
 
 def check_model(model: ir.Model) -> None:
@@ -136,6 +147,7 @@ def _check_names(graph: onnx.GraphProto, where: str, outer: Sequence[set[str]]) 
         ("initializer", [sparse.values.name for sparse in graph.sparse_initializer]),
     ):
         seen: set[str] = set()
+        _check_text(*names)
         for name in names:
             if name in seen:
                 raise ModelError(f"{where} has the {kind} {name!r} more than once; {_AGAIN}")
@@ -163,6 +175,12 @@ def _check_node_names(nodes: Sequence[onnx.NodeProto], where: str, scopes: Seque
         for attribute in node.attribute:
             for graph in _protos.held_graphs(attribute):
                 _check_names(graph, f"{attribute.name} of node {_name(node)}", scopes)
+
+
+def _check_text(*names: str) -> None:
+    for name in names:
+        if type(name) is not str:  # protobuf gives bytes for what does not decode
+            raise ModelError(f"the name {name!r} is no UTF-8; {_AGAIN}")
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:
@@ -219,6 +237,13 @@ def _check_nodes(nodes: Iterable[ir.Node], opset_imports: Mapping[str, int]) -> 
         if node.domain == "":
             if schema(node.op_type, opset) is not None:
                 _check_node(node, opset)
+        elif (node.domain, node.op_type) in _OF_INTEGERS:
+            for name, attribute in node.attributes.items():
+                if attribute.type != ir.AttributeType.INT or not node.outputs:
+                    raise ModelError(
+                        f"node {describe(node)}: its attribute {name!r} is of the type {attribute.type.name} and all of "
+                        f"{node.op_type}'s are INT; {_AGAIN}"
+                    )
         elif node.domain == DOMAIN and (node.op_type, len(node.inputs), len(node.outputs)) != ("CastLike", 2, 1):
             raise ModelError(
                 f"node {describe(node)}: the domain {DOMAIN!r} has a CastLike of two inputs and one output alone; "

@@ -217,8 +217,8 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("all but the last byte", lambda: good().SerializeToString()[:-1], ANY),
     ("a length that is too long", lambda: b"\x08\x0d\x3a\xff\xff\xff\xff\x0f", "ONNX model"),
     ("a thousand messages inside each other", lambda: b"\x08\x0d" + b"\x3a\x7f" * 1000, "ONNX model"),
-    ("a name that is no UTF-8", renamed(b"narrow", b"nar\xff\xfew"), ANY),
-    ("a value that is no UTF-8", renamed(b"dequantize", b"deq\xc3\x28ntize"), ANY),
+    ("a name that is no UTF-8", renamed(b"narrow", b"nar\xff\xfew"), "UTF-8"),
+    ("an operator that is no UTF-8", renamed(b"DequantizeLinear", b"Deq\xc3\x28ntizeLinear"), "UTF-8"),
     # Tensors
     ("a payload that is too short", weights(raw_data=b"\x01"), "'w'.*1 bytes.*2"),
     ("a payload that is too long", weights(raw_data=bytes(100)), "'w'.*100 bytes.*2"),
@@ -280,6 +280,7 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("a cast to a float", with_attribute(0, name="to", type=1, f=26.0), "narrow.*'to'"),
     ("an attribute of no type", with_attribute(0, name="to", i=26), "narrow.*'to'"),
     ("an attribute without its graph", with_attribute(0, name="to", type=5), "narrow.*'to'"),
+    ("an attribute of a function", with_attribute(0, name="to", type=2, ref_attr_name="to"), "narrow.*'to'"),
     ("an axis far away", with_attribute(1, name="axis", type=2, i=2**62), ANY),
     ("a block size below zero", with_attribute(1, name="block_size", type=2, i=-3), "dequantize"),
     ("a block size that is huge", with_attribute(1, name="block_size", type=2, i=2**62), ANY),

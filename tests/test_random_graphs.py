@@ -233,13 +233,13 @@ class Builder:
         steps = [*steps, Step("Cast", dtype)] if steps[-1].dtype != dtype else steps
         i, go, go_out, state = (self.name(stem) for stem in ("i", "go", "go", "state"))
         nodes, last = self.emit(steps, state, dtype)
-        # A model without emulated types goes to the runtime as it is, which wants this type.
+        # A model without emulated types goes to the runtime as it is, which wants these types.
         is_touched = any(kind in EMULATED for kind in (dtype, *(step.dtype for step in steps)))
-        condition = untyped(go) if is_touched else value(go, "BOOL", [])
+        formals = [untyped(i), untyped(go)] if is_touched else [value(i, "INT64", []), value(go, "BOOL", [])]
         body = graph(
             [*nodes, node("Identity", [go], [go_out])],
             "body",
-            [untyped(i), condition, untyped(state)],
+            [*formals, untyped(state)],
             [untyped(go_out), untyped(last), untyped(state)],
         )
         result, scanned = self.name(), self.name()
