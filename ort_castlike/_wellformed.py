@@ -241,8 +241,8 @@ def _check_nodes(nodes: Iterable[ir.Node], opset_imports: Mapping[str, int]) -> 
             for name, attribute in node.attributes.items():
                 if attribute.type != ir.AttributeType.INT or not node.outputs:
                     raise ModelError(
-                        f"node {describe(node)}: its attribute {name!r} is of the type {attribute.type.name} and all of "
-                        f"{node.op_type}'s are INT; {_AGAIN}"
+                        f"node {describe(node)}: its attribute {name!r} is of the type {attribute.type.name} and all "
+                        f"of {node.op_type} are INT; {_AGAIN}"
                     )
         elif node.domain == DOMAIN and (node.op_type, len(node.inputs), len(node.outputs)) != ("CastLike", 2, 1):
             raise ModelError(
