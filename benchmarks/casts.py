@@ -141,13 +141,13 @@ def other_casts(rounds: int) -> Table:
         times = take_turns(float4(numbers(size)), rounds)
         table.rows += rows_of(f"{label}, to FLOAT4E2M1", times, size)
         table.figures.append(
-            Figure(f"{label}: {ML_DTYPES} to float4 / {OURS}", times.ratio(ML_DTYPES, OURS), 4.0, guard=3.0)
+            Figure(f"{label}: {ML_DTYPES} to float4 / {OURS}", times.ratio(ML_DTYPES, OURS), 4.0, guard=2.5)
         )
         times = take_turns(widening(numbers(size)), rounds)
         table.rows += rows_of(f"{label}, INT2 to float", times, size)
         ratio = times.ratio(OURS, "stock Cast")
         table.figures.append(
-            Figure(f"{label}: INT2 to float / stock int8 to float", ratio, 2.0, at_least=False, guard=5.0)
+            Figure(f"{label}: INT2 to float / stock int8 to float", ratio, 2.0, at_least=False, guard=6.0)
         )
     return table
 

@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import importlib
 import json
+import os
 import subprocess
 import sys
 import time
@@ -39,12 +40,13 @@ work on the machine slows them alike; the times beside the ratios depend on the 
 def measured(python: str, name: str, rounds: int) -> dict[str, object]:
     """What one benchmark found under one interpreter, and the versions there, as JSON."""
     command = [python, str(HERE / "run.py"), "--module", name, "--rounds", str(rounds)]
+    load = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else 0.0
     begin = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} failed:\n{done.stderr}")
     print(f"{name}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return {**json.loads(done.stdout.splitlines()[-1]), "load": load}
 
 
 def section_of(found: dict[str, object]) -> tuple[str, list[Table]]:
@@ -65,9 +67,10 @@ def print_module(name: str, rounds: int) -> None:
     print(json.dumps({"versions": versions(), "tables": [dataclasses.asdict(table) for table in tables]}))
 
 
-def markdown(sections: list[tuple[str, list[Table]]], plots: dict[str, str]) -> str:
+def markdown(sections: list[tuple[str, list[Table]]], plots: dict[str, str], load: float) -> str:
     """The page."""
     lines = [INTRODUCTION, f"Machine: {machine()}. Date: {time.strftime('%Y-%m-%d')}.", ""]
+    lines += [f"Other work kept {load} processes waiting or running at most when a benchmark began.", ""]
     missed = [figure for _, tables in sections for table in tables for figure in table.figures if not figure.reached]
     lines += ["## Aims that are missed", ""]
     lines += [f"- {figure.name}: {figure.ratio}, aim {figure.aim_text}" for figure in missed] or ["None."]
@@ -164,7 +167,8 @@ def main() -> int:
     keys = [key for key in (*NAMES, *(f"{name}, older" for name in ON_OLDER)) if key in found]
     sections = [section_of(found[key]) for key in keys]
     plots = {table.title: plot(table, PAGE.parent) for _, tables in sections for table in tables if table.curves}
-    PAGE.write_text(markdown(sections, plots), encoding="utf-8")
+    load = max(found[key].get("load", 0.0) for key in keys)
+    PAGE.write_text(markdown(sections, plots, load), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))
     return 0
 
