@@ -17,7 +17,7 @@ from ort_castlike import _protos
 from ort_castlike._context import DOMAIN, Context, describe, tensor_dtype, type_text
 from ort_castlike._errors import ModelError
 from ort_castlike._opset._schemas import newest_opset, schema, signature
-from ort_castlike._types import ELEMENT_TYPES
+from ort_castlike._types import ELEMENT_TYPES, element_type
 
 __all__ = ["check_model", "check_proto", "check_touched_node"]
 
@@ -33,6 +33,18 @@ _FIELDS = {
     onnx.AttributeProto.GRAPH: "g",
     onnx.AttributeProto.SPARSE_TENSOR: "sparse_tensor",
     onnx.AttributeProto.TYPE_PROTO: "tp",
+}
+_EXACT = 1 << 16  # bytes
+# Where a tensor without raw data has its elements, int32_data for the other types.
+_DATA_FIELDS = {
+    "FLOAT": "float_data",
+    "COMPLEX64": "float_data",
+    "DOUBLE": "double_data",
+    "COMPLEX128": "double_data",
+    "INT64": "int64_data",
+    "UINT32": "uint64_data",
+    "UINT64": "uint64_data",
+    "STRING": "string_data",
 }
 _AGAIN = "export the model again"
 
@@ -188,6 +200,32 @@ def _check_tensor(tensor: onnx.TensorProto) -> None:
         raise ModelError(f"tensor {tensor.name!r} has the element type {tensor.data_type}, which is none; {_AGAIN}")
     if any(size < 0 for size in tensor.dims) or math.prod(tensor.dims) > _LARGEST:
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}, which is none; {_AGAIN}")
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        _check_payload(tensor)
+
+
+def _check_payload(tensor: onnx.TensorProto) -> None:
+    """Refuse a payload of another size than the shape and the type say."""
+    element = element_type(tensor.data_type)
+    count = math.prod(tensor.dims)
+    if tensor.HasField("raw_data") and element.name != "STRING":
+        expected, unit = -(-count * element.bits // 8), "bytes of data"
+        size = tensor.ByteSize()  # of the whole message: to read the payload is to copy it
+        if size <= _EXACT:
+            size = len(tensor.raw_data)
+        elif expected <= size <= expected + _EXACT:
+            size = expected
+    else:
+        field = _DATA_FIELDS.get(element.name, "int32_data")
+        size, unit = len(getattr(tensor, field)), f"entries in {field}"
+        expected = -(-count * element.bits // 8) if 0 < element.bits < 8 else count
+        if element.name.startswith("COMPLEX"):
+            expected *= 2
+    if size != expected:
+        raise ModelError(
+            f"tensor {tensor.name!r} ({element.name}, shape {list(tensor.dims)}) holds {size} {unit} and should hold "
+            f"{expected}; {_AGAIN}"
+        )
 
 
 def _check_type(type_: onnx.TypeProto, what: str) -> None:

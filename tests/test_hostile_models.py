@@ -198,6 +198,18 @@ def typed(name: str, code: int) -> onnx.ValueInfoProto:
     return onnx.ValueInfoProto(name=name, type=type_)
 
 
+def two_outputs(proto: onnx.ModelProto) -> None:
+    proto.opset_import.add(domain="ort_castlike", version=1)
+    proto.graph.node[0].CopyFrom(node("CastLike", ["x", "w"], ["q", "r"], domain="ort_castlike"))
+
+
+def layer_of_words(proto: onnx.ModelProto) -> None:
+    proto.opset_import.add(domain="com.microsoft", version=1)
+    proto.graph.node.append(
+        node("MatMulNBits", ["x", "w", "s"], ["m"], domain="com.microsoft", K="4", N=1, bits=2, block_size=16)
+    )
+
+
 def many_nodes() -> onnx.ModelProto:
     """A hundred megabytes of nodes."""
     proto = good()
@@ -231,6 +243,7 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("an element type that is not known", weights(data_type=29), "'w'.*29"),
     ("an element type of no type", weights(data_type=0), "'w'.*0"),
     ("a negative element type", weights(data_type=-1), "'w'.*-1"),
+    ("a shape operand that is too long", changed(lambda p: p.graph.initializer[1].dims.append(0)), "'s'.*4 bytes.*0"),
     ("strings in a 2-bit tensor", weights(raw_data=b"", string_data=[b"1"]), "'w'"),
     # External data
     ("data outside the folder", external("../secret"), "'w'.*outside"),
@@ -274,6 +287,9 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("an initializer of another type", contradicting("w", "UINT2", [5]), "26.*25"),
     ("a graph output of another type", changed(lambda p: p.graph.output[0].CopyFrom(value("y", "INT4", [4]))), ANY),
     # Attributes
+    ("a CastLike of this domain with two outputs", changed(two_outputs), "CastLike.*rewrite the original"),
+    ("an opset beyond all numbers", changed(lambda p: setattr(p.opset_import[0], "version", 2**40)), "ai.onnx"),
+    ("a 2-bit layer of words", changed(layer_of_words), "'K'.*STRING"),
     ("a cast to nothing", with_attribute(0), "narrow.*to"),
     ("a cast to a type that is not known", with_attribute(0, name="to", type=2, i=99), ANY),
     ("a cast to a negative type", with_attribute(0, name="to", type=2, i=-(2**63)), ANY),
