@@ -330,7 +330,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 continue
             try:
                 values[name] = to_ort_value(value, self._input_ports[name].carrier_type)
-            except TypeError as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise InvalidFeedError(
                     f"input {name!r}, given where an output is bfloat16 or float8: {error}"
                 ) from error
