@@ -19,13 +19,15 @@ $(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps $(REAL_MODELS)
 touch $(1)/.installed
 endef
 
-.PHONY: help demo test compat web lint bench bench-check clean $(RUNTIMES:%=compat-%)
+.PHONY: help demo test compat web fuzz soak lint bench bench-check clean $(RUNTIMES:%=compat-%)
 
 help:
 	@echo 'make demo    run an INT2 model here, beside what stock onnxruntime says to it'
 	@echo 'make test    the tests, on the newest onnxruntime'
 	@echo 'make compat  the tests on onnxruntime $(RUNTIMES)'
 	@echo 'make web     models of stock operators alone in node and in a browser'
+	@echo 'make fuzz    mutated models, for two to three minutes'
+	@echo 'make soak    threads, sessions, wrong feeds and interrupts, for ten minutes'
 	@echo 'make lint    ruff and mypy'
 	@echo 'make bench   the benchmarks; writes docs/benchmarks.md (bench-check: fails where a figure misses its aim)'
 	@echo 'make clean   remove the environments and what tools leave behind'
@@ -47,6 +49,14 @@ web: $(VENV)/.installed web/node_modules/.installed
 	$(VENV)/bin/python web/prepare.py build/web
 	cd web && node node.mjs ../build/web && node browser.mjs ../build/web
 
+fuzz: $(VENV)/.fuzz-installed
+	$(VENV)/bin/python fuzz/mutants.py --count 1000000 --seconds 80 --keep build/fuzz/found
+	mkdir -p build/fuzz/corpus
+	$(VENV)/bin/python fuzz/guided.py -max_total_time=60 -artifact_prefix=build/fuzz/ build/fuzz/corpus fuzz/corpus
+
+soak: $(VENV)/.installed
+	$(VENV)/bin/python tools/soak.py --minutes 10
+
 lint: $(VENV)/.lint-installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -60,6 +70,10 @@ bench-check: $(VENV)/.bench-installed .venv-ort-1.23.2/.installed
 
 $(VENV)/.installed: pyproject.toml
 	$(call environment,$(VENV))
+
+$(VENV)/.fuzz-installed: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[fuzz]'
+	touch $@
 
 $(VENV)/.lint-installed: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[dev]'
