@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
+# Two processes, each with whole files of tests.
+PYTEST_FLAGS := --numprocesses 2 --dist loadfile
 
 # The oldest supported onnxruntime, two in the middle, the newest; the oldest goes with the oldest extensions.
 RUNTIMES := 1.20.1 1.23.2 1.24.4 1.32.0
@@ -36,14 +38,14 @@ demo: $(VENV)/.installed
 	$(VENV)/bin/python models/demo.py
 
 test: $(VENV)/.installed
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS)
 
 # Every runtime is tested, also after one has failed.
 compat:
 	$(MAKE) --no-print-directory --keep-going $(RUNTIMES:%=compat-%)
 
 $(RUNTIMES:%=compat-%): compat-%: .venv-ort-%/.installed
-	.venv-ort-$*/bin/python -m pytest
+	.venv-ort-$*/bin/python -m pytest $(PYTEST_FLAGS)
 
 web: $(VENV)/.installed web/node_modules/.installed
 	$(VENV)/bin/python web/prepare.py build/web

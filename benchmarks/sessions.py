@@ -14,7 +14,7 @@ from _timing import Figure, Spread, Table, take_turns
 from onnx import TensorProto, helper
 
 import ort_castlike
-from ort_castlike._arrays import from_carrier, to_carrier
+from ort_castlike._io._arrays import from_carrier, to_carrier
 from ort_castlike._types import ELEMENT_TYPES
 
 PROVIDERS = ["CPUExecutionProvider"]

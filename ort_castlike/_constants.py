@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_castlike._errors import ModelError
-from ort_castlike._external import check_location
-from ort_castlike._streams import BLOCK, StreamedTensor, file_blocks
+from ort_castlike._files._external import check_location
+from ort_castlike._files._streams import BLOCK, StreamedTensor, file_blocks
 from ort_castlike._types import ElementType, element_type
 
 __all__ = [

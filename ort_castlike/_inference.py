@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import onnx
 import onnx_ir as ir
 
-from ort_castlike import _protos
 from ort_castlike._errors import ModelError, innermost
-from ort_castlike._load import add_sparse_types
+from ort_castlike._files import _protos
+from ort_castlike._files._load import add_sparse_types
 from ort_castlike._opset._schemas import schema
 
 __all__ = ["infer_types"]

@@ -11,7 +11,7 @@ from ort_castlike import _constants, _opset
 from ort_castlike._context import DOMAIN, Context, describe, emulated_element, type_text
 from ort_castlike._defaults import shield_float16_defaults
 from ort_castlike._errors import CastLikeError, ModelError, joined
-from ort_castlike._functions import infer_and_inline
+from ort_castlike._inline._functions import infer_and_inline
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report

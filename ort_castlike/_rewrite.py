@@ -14,21 +14,22 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from ort_castlike import _constants, _protos, _save
+from ort_castlike import _constants
 from ort_castlike._context import DOMAIN
 from ort_castlike._errors import CastLikeError, ModelError, SaveError, TargetError, innermost
-from ort_castlike._external import Pending, tensor_of
+from ort_castlike._files import _protos, _save
+from ort_castlike._files._external import Pending, tensor_of
+from ort_castlike._files._load import to_ir, to_proto
+from ort_castlike._files._progress import progress_bar
+from ort_castlike._files._read import ModelSource, base_dir, read_proto
+from ort_castlike._files._session_files import SessionFiles
+from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._legalize import legalize
-from ort_castlike._load import to_ir, to_proto
 from ort_castlike._metadata import RewriteRecord, read_record
 from ort_castlike._options import Options, resolve_options
-from ort_castlike._progress import progress_bar
-from ort_castlike._read import ModelSource, base_dir, read_proto
 from ort_castlike._report import Report
 from ort_castlike._scan import is_settled
-from ort_castlike._session_files import SessionFiles
 from ort_castlike._stock import releases_for
-from ort_castlike._streams import StreamedTensor
 from ort_castlike._targets import TARGETS
 
 __all__ = ["SessionModel", "inspect", "rewrite", "rewrite_file", "rewrite_for_session"]

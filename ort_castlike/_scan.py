@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from ort_castlike import _protos
+from ort_castlike._files import _protos
 from ort_castlike._flaws import FLAWS
 from ort_castlike._options import Options
 from ort_castlike._targets import Target

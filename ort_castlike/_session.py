@@ -16,18 +16,18 @@ import onnxruntime
 from onnxruntime import OrtValue
 
 from ort_castlike._errors import FeedError, ModelError, RegistrationError
-from ort_castlike._io_binding import IOBinding
+from ort_castlike._io._io_binding import IOBinding
+from ort_castlike._io._ort_values import to_ort_value, to_python
+from ort_castlike._io._ports import InvalidFeedError, make_ports
 from ort_castlike._metadata import read_record
 from ort_castlike._options import resolve_options
-from ort_castlike._ort_values import to_ort_value, to_python
-from ort_castlike._ports import InvalidFeedError, make_ports
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from ort_castlike._files._session_files import SessionFiles
     from ort_castlike._metadata import RewriteRecord
-    from ort_castlike._session_files import SessionFiles
 
 __all__ = ["InferenceSession"]
 

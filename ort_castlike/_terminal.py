@@ -19,16 +19,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from ort_castlike._check._reference import element_of
 from ort_castlike._context import DOMAIN
-from ort_castlike._reference import element_of
 from ort_castlike._targets import TARGETS
 from ort_castlike._types import CASTLIKE_TYPES
 
 if TYPE_CHECKING:
-    from ort_castlike._probe import Pair
+    from ort_castlike._check._probe import Pair
+    from ort_castlike._check._trial import Trial
+    from ort_castlike._check._verify import Verification
     from ort_castlike._report import Report
-    from ort_castlike._trial import Trial
-    from ort_castlike._verify import Verification
 
 __all__ = ["Terminal", "progress", "trial_as_json"]
 

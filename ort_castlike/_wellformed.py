@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from ort_castlike import _protos
 from ort_castlike._context import DOMAIN, Context, describe, tensor_dtype, type_text
 from ort_castlike._errors import ModelError
+from ort_castlike._files import _protos
 from ort_castlike._opset._schemas import newest_opset, schema, signature
 from ort_castlike._types import ELEMENT_TYPES, element_type
 

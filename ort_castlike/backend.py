@@ -14,12 +14,12 @@ import onnxruntime
 from onnx import helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
-from ort_castlike import _protos
 from ort_castlike._bfloat16 import compute_in_float32
 from ort_castlike._errors import CastLikeError, FeedError, OptionError
-from ort_castlike._load import to_ir, to_proto
+from ort_castlike._files import _protos
+from ort_castlike._files._load import to_ir, to_proto
+from ort_castlike._files._read import ModelSource
 from ort_castlike._options import resolve_options
-from ort_castlike._read import ModelSource
 from ort_castlike._rewrite import rewrite
 from ort_castlike._session import InferenceSession
 

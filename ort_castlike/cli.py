@@ -314,9 +314,9 @@ def _rewrite(arguments: argparse.Namespace) -> int:
 
 
 def _run_model(arguments: argparse.Namespace) -> int:
-    from ort_castlike._compare import Tolerance
-    from ort_castlike._tensor_files import write_data_set
-    from ort_castlike._trial import try_model
+    from ort_castlike._check._compare import Tolerance
+    from ort_castlike._check._tensor_files import write_data_set
+    from ort_castlike._check._trial import try_model
 
     dims, default_dim = _dims(arguments)
     trial = try_model(
@@ -341,8 +341,8 @@ def _run_model(arguments: argparse.Namespace) -> int:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from ort_castlike._check._verify import verify
     from ort_castlike._terminal import progress
-    from ort_castlike._verify import verify
 
     dims, default_dim = _dims(arguments)
     with progress("comparing node by node") as update:
@@ -371,7 +371,7 @@ def _matrix(arguments: argparse.Namespace) -> int:
 
     import onnxruntime
 
-    from ort_castlike._probe import probe_pairs
+    from ort_castlike._check._probe import probe_pairs
     from ort_castlike._terminal import progress
 
     with progress("trying types") as update:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ort_castlike._arrays import carrier_dtype, first_foreign, from_carrier, to_carrier
+from ort_castlike._io._arrays import carrier_dtype, first_foreign, from_carrier, to_carrier
 from ort_castlike._types import EMULATED_TYPES, ElementType
 
 INTEGERS = [row for row in EMULATED_TYPES.values() if row.is_integer]

@@ -20,8 +20,8 @@ from onnx import numpy_helper
 
 import ort_castlike
 from ort_castlike import cli
+from ort_castlike._check._probe import Pair, probe_pairs
 from ort_castlike._completion import SHELLS
-from ort_castlike._probe import Pair, probe_pairs
 
 MODELS = Path(__file__).parent.parent / "models"
 MIXED = str(MODELS / "mixed_int2" / "model.onnx")
@@ -49,7 +49,7 @@ def pairs() -> list[Pair]:
 @pytest.fixture
 def probed(monkeypatch, pairs) -> None:
     """The types were tried out already."""
-    monkeypatch.setattr("ort_castlike._probe.probe_pairs", lambda progress: pairs)
+    monkeypatch.setattr("ort_castlike._check._probe.probe_pairs", lambda progress: pairs)
 
 
 @pytest.fixture
@@ -373,7 +373,7 @@ def test_matrix_as_json_has_a_line_for_each_pair(command, probed):
 
 def test_matrix_exits_with_1_where_a_pair_is_wrong(command, monkeypatch, pairs):
     wrong = [dataclasses.replace(pairs[0], package="wrong"), *pairs[1:]]
-    monkeypatch.setattr("ort_castlike._probe.probe_pairs", lambda progress: wrong)
+    monkeypatch.setattr("ort_castlike._check._probe.probe_pairs", lambda progress: wrong)
     status, text, _ = command("matrix")
     assert status == cli.DIFFERS
     assert "575 of 576" in text

@@ -14,7 +14,7 @@ from onnx import TensorProto
 
 from ort_castlike import _constants
 from ort_castlike._errors import ModelError
-from ort_castlike._streams import BLOCK
+from ort_castlike._files._streams import BLOCK
 
 BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "FLOAT8E8M0": 8}
 CARRIERS = {

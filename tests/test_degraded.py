@@ -16,8 +16,8 @@ from graphs import model, node, tensor, value
 from onnx import TensorProto
 
 import ort_castlike
-from ort_castlike import _save
 from ort_castlike._errors import SaveError, TargetError
+from ort_castlike._files import _save
 
 INT2 = TensorProto.INT2
 

@@ -19,7 +19,7 @@ import pytest
 
 import ort_castlike
 from ort_castlike import _errors
-from ort_castlike._probe import probe_pairs
+from ort_castlike._check._probe import probe_pairs
 
 ROOT = Path(__file__).parent.parent
 PAGES = (

@@ -13,8 +13,8 @@ from graphs import function, graph, model, node, value
 from onnx import helper
 
 from ort_castlike import _kernels
-from ort_castlike._feeds import InputSpec, boundary_feed, boundary_rounds, random_feed
-from ort_castlike._reference import Reference, cast, free_names
+from ort_castlike._check._feeds import InputSpec, boundary_feed, boundary_rounds, random_feed
+from ort_castlike._check._reference import Reference, cast, free_names
 from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES
 
 NUMBERS = [name for name in ELEMENT_TYPES if not name.startswith(("COMPLEX", "STRING"))]

@@ -20,8 +20,9 @@ from graphs import model, node, tensor, value
 from onnx import TensorProto
 
 import ort_castlike
-from ort_castlike import _progress, _rewrite, _save
+from ort_castlike import _rewrite
 from ort_castlike._errors import CastLikeError, ModelError, SaveError
+from ort_castlike._files import _progress, _save
 
 ROWS, COLUMNS = 64, 100
 CODES = np.arange(ROWS * COLUMNS) % 4  # 0, 1, -2, -1

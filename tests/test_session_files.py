@@ -18,8 +18,9 @@ from graphs import model, node, tensor, value
 from onnx import TensorProto, helper
 
 import ort_castlike
-from ort_castlike import _rewrite, _save, _session_files
+from ort_castlike import _rewrite
 from ort_castlike._errors import ModelError, SaveError
+from ort_castlike._files import _save, _session_files
 
 INTS = np.tile([0, 1, -2, -1], 1000)
 FLOATS = np.arange(4000, dtype=np.float32)

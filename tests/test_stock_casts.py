@@ -14,7 +14,7 @@ from onnx import helper
 
 import ort_castlike
 from ort_castlike._flaws import FLAWS, flaws_of
-from ort_castlike._ort_values import to_ort_value, to_python
+from ort_castlike._io._ort_values import to_ort_value, to_python
 from ort_castlike._targets import resolve_target
 from ort_castlike._types import CASTLIKE_TYPES, element_type
 

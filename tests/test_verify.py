@@ -11,8 +11,8 @@ from graphs import graph, model, node, tensor, value
 from onnx import helper, numpy_helper
 
 import ort_castlike
+from ort_castlike._check._verify import verify
 from ort_castlike._errors import FeedError, ModelError
-from ort_castlike._verify import verify
 
 MODELS = Path(__file__).parent.parent / "models"
 MIXED = MODELS / "mixed_int2" / "model.onnx"

@@ -15,8 +15,8 @@ import onnx_ir as ir
 
 from ort_castlike import _constants
 from ort_castlike._context import Context
+from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._rules.granularity import Granularity
-from ort_castlike._streams import StreamedTensor
 from ort_castlike._types import element_type
 
 __all__ = ["make_fusible"]

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_castlike import _constants
-from ort_castlike._streams import StreamedTensor
+from ort_castlike._files._streams import StreamedTensor
 
 __all__ = [
     "DEFAULT_ZERO_POINT",

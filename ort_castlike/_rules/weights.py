@@ -11,9 +11,9 @@ import math
 import onnx_ir as ir
 
 from ort_castlike._context import Context, describe
+from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._rules import recoding
 from ort_castlike._rules.recoding import Recoding, ZeroPoints
-from ort_castlike._streams import StreamedTensor
 
 __all__ = ["leave", "pack_matmul_nbits", "packed_zero_points", "wants_packing", "why_no_constant"]
 

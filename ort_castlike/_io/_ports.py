@@ -12,9 +12,9 @@ import onnxruntime
 from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from ort_castlike._arrays import Array, carrier_dtype, first_foreign, from_carrier, to_carrier
 from ort_castlike._errors import FeedError
-from ort_castlike._ort_values import OPAQUE_TYPES, cpu_view, opaque_value
+from ort_castlike._io._arrays import Array, carrier_dtype, first_foreign, from_carrier, to_carrier
+from ort_castlike._io._ort_values import OPAQUE_TYPES, cpu_view, opaque_value
 from ort_castlike._types import ELEMENT_TYPES, ElementType
 
 __all__ = ["InvalidFeedError", "NodeArg", "Port", "make_ports"]

@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime import OrtValue
 
-from ort_castlike._arrays import Array
+from ort_castlike._io._arrays import Array
 from ort_castlike._types import ELEMENT_TYPES, ElementType
 
 __all__ = ["OPAQUE_TYPES", "cpu_view", "opaque_array", "opaque_value", "to_ort_value", "to_python"]

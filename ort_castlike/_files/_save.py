@@ -22,12 +22,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ort_castlike import _protos
 from ort_castlike._constants import check_payload, payload_blocks
 from ort_castlike._errors import ModelError, SaveError
-from ort_castlike._external import Pending, tensor_of
-from ort_castlike._new_file import new_file
-from ort_castlike._progress import Progress
+from ort_castlike._files import _protos
+from ort_castlike._files._external import Pending, tensor_of
+from ort_castlike._files._new_file import new_file
+from ort_castlike._files._progress import Progress
 
 __all__ = ["PROTOBUF_LIMIT", "save"]
 

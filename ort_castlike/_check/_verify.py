@@ -18,19 +18,19 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
-from ort_castlike._compare import Difference, Tolerance, find_difference, largest
+from ort_castlike._check._compare import Difference, Tolerance, find_difference, largest
+from ort_castlike._check._feeds import boundary_feed, boundary_rounds, input_specs, random_feed
+from ort_castlike._check._probe import quiet_options
+from ort_castlike._check._reference import Reference, element_of, free_names
+from ort_castlike._check._tensor_files import read_inputs
 from ort_castlike._custom_ops import register
 from ort_castlike._errors import ModelError
-from ort_castlike._feeds import boundary_feed, boundary_rounds, input_specs, random_feed
+from ort_castlike._files._read import read_proto
+from ort_castlike._io._ort_values import to_ort_value, to_python
+from ort_castlike._io._ports import make_ports
 from ort_castlike._metadata import RewriteRecord, read_record
-from ort_castlike._ort_values import to_ort_value, to_python
-from ort_castlike._ports import make_ports
-from ort_castlike._probe import quiet_options
-from ort_castlike._read import read_proto
-from ort_castlike._reference import Reference, element_of, free_names
 from ort_castlike._rewrite import rewrite
 from ort_castlike._session import InferenceSession
-from ort_castlike._tensor_files import read_inputs
 
 __all__ = ["Mismatch", "Verification", "verify"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ort_castlike._compare import Difference, Tolerance, find_difference, largest
-from ort_castlike._feeds import input_specs, random_feed
-from ort_castlike._probe import quiet_options
-from ort_castlike._read import read_proto
-from ort_castlike._reference import element_of
+from ort_castlike._check._compare import Difference, Tolerance, find_difference, largest
+from ort_castlike._check._feeds import input_specs, random_feed
+from ort_castlike._check._probe import quiet_options
+from ort_castlike._check._reference import element_of
+from ort_castlike._check._tensor_files import read_data_set, read_inputs
+from ort_castlike._files._read import read_proto
 from ort_castlike._session import InferenceSession
-from ort_castlike._tensor_files import read_data_set, read_inputs
 
 __all__ = ["Trial", "try_model"]
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 
 import onnx
 
-from ort_castlike import _protos, _save
 from ort_castlike._errors import SaveError
-from ort_castlike._external import Pending, tensor_of
-from ort_castlike._progress import progress_bar
+from ort_castlike._files import _protos, _save
+from ort_castlike._files._external import Pending, tensor_of
+from ort_castlike._files._progress import progress_bar
 
 __all__ = ["SessionFiles"]
 

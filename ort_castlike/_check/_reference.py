@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_cast import cast_to
 
-from ort_castlike._reference_casts import Array, cast_by_definition
+from ort_castlike._check._reference_casts import Array, cast_by_definition
 from ort_castlike._types import ELEMENT_TYPES, ElementType, element_type
 
 __all__ = ["Reference", "cast", "element_of", "free_names"]

@@ -15,8 +15,8 @@ import onnx_ir as ir
 from ort_castlike._context import emulated_element
 from ort_castlike._errors import ModelError
 from ort_castlike._inference import infer_types
-from ort_castlike._inlining import inline_call
-from ort_castlike._lifting import lift
+from ort_castlike._inline._inlining import inline_call
+from ort_castlike._inline._lifting import lift
 from ort_castlike._scopes import bring_in_outer_values
 from ort_castlike._types import EMULATED_TYPES
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
-from ort_castlike import _protos
 from ort_castlike._context import DOMAIN
 from ort_castlike._errors import ModelError, innermost
-from ort_castlike._external import tensor_of
+from ort_castlike._files import _protos
+from ort_castlike._files._external import tensor_of
 from ort_castlike._types import element_type
 from ort_castlike._wellformed import check_proto
 

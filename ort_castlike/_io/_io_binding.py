@@ -9,8 +9,8 @@ import numpy as np
 import onnxruntime
 from onnxruntime import OrtValue
 
-from ort_castlike._ort_values import to_python
-from ort_castlike._ports import InvalidFeedError, Port
+from ort_castlike._io._ort_values import to_python
+from ort_castlike._io._ports import InvalidFeedError, Port
 
 __all__ = ["IOBinding"]
 

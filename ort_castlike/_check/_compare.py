@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_castlike._reference import element_of
+from ort_castlike._check._reference import element_of
 
 __all__ = ["Difference", "Tolerance", "find_difference", "largest"]
 

@@ -17,8 +17,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from ort_castlike._compare import find_difference
-from ort_castlike._reference import cast
+from ort_castlike._check._compare import find_difference
+from ort_castlike._check._reference import cast
 from ort_castlike._session import InferenceSession
 from ort_castlike._targets import resolve_target
 from ort_castlike._types import CASTLIKE_TYPES, ELEMENT_TYPES, ElementType

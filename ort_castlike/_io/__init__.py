@@ -1,0 +1,1 @@
+"""How values pass into and out of a session: numpy arrays, OrtValues, and the ports that convert them."""
