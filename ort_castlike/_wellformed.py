@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -118,12 +119,17 @@ def check_touched_node(node: ir.Node, context: Context) -> None:
         return
     if since != opset:
         _check_node(node, since)
+    # Rules read what came later, too.
+    _check_attribute_types(node, signature(node.op_type, newest_opset()).attributes)
     _check_types(node, context, entry)
 
 
 def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> None:
     """Refuse types that contradict each other: what ONNX infers does not tell, where the model says something else."""
-    variables = {constraint.type_param_str for constraint in entry.type_constraints}
+    variables = {
+        constraint.type_param_str: {_container(text) for text in constraint.allowed_type_strs}
+        for constraint in entry.type_constraints
+    }
     seen: dict[str, tuple[str, str]] = {}
     for values, formals in ((node.inputs, entry.inputs), (node.outputs, entry.outputs)):
         for index, value in enumerate(values):
@@ -133,6 +139,11 @@ def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> 
             type_ = context.original.get(value, value.type)
             if type_ is None or tensor_dtype(type_) in (None, ir.DataType.UNDEFINED):
                 continue
+            if _container(type_text(type_)) not in variables[formal.type_str]:
+                raise ModelError(
+                    f"node {describe(node)}: {value.name!r} is {type_text(type_)} in the model, which {node.op_type} "
+                    f"neither takes nor gives; {_AGAIN}"
+                )
             name, text = seen.setdefault(formal.type_str, (value.name or "", type_text(type_)))
             if text != type_text(type_):
                 raise ModelError(
@@ -148,6 +159,11 @@ def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> 
                 f"node {describe(node)} casts to element type {to.as_int()} and {output.name!r} is {dtype.name} in the "
                 f"model; {_AGAIN}"
             )
+
+
+def _container(type_text: str) -> str:
+    """What a type has around its tensor: "seq(" of "seq(tensor(int2))"."""
+    return type_text.partition("tensor(")[0]
 
 
 def _check_names(graph: onnx.GraphProto, where: str, outer: Sequence[set[str]]) -> None:
@@ -304,13 +320,17 @@ def _check_node(node: ir.Node, opset: int) -> None:
             f"node {describe(node)} has {len(node.outputs)} outputs and {node.op_type} gives {entry.max_output}; "
             f"{_AGAIN}"
         )
+    _check_attribute_types(node, entry.attributes)
+    for name, known in entry.attributes.items():
+        if known.required and name not in node.attributes:
+            raise ModelError(f"node {describe(node)} lacks the attribute {name!r} that {node.op_type} must have")
+
+
+def _check_attribute_types(node: ir.Node, known_attributes: Mapping[str, Any]) -> None:
     for name, attribute in node.attributes.items():
-        known = entry.attributes.get(name)
+        known = known_attributes.get(name)
         if known is not None and not attribute.is_ref() and int(attribute.type) != int(known.type.value):
             raise ModelError(
                 f"node {describe(node)}: its attribute {name!r} is of the type {attribute.type.name} and "
                 f"{node.op_type} takes {known.type.name}; {_AGAIN}"
             )
-    for name, known in entry.attributes.items():
-        if known.required and name not in node.attributes:
-            raise ModelError(f"node {describe(node)} lacks the attribute {name!r} that {node.op_type} must have")

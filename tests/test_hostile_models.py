@@ -203,6 +203,11 @@ def two_outputs(proto: onnx.ModelProto) -> None:
     proto.graph.node[0].CopyFrom(node("CastLike", ["x", "w"], ["q", "r"], domain="ort_castlike"))
 
 
+def round_mode_of_old(proto: onnx.ModelProto) -> None:
+    proto.opset_import[0].version = 21
+    proto.graph.node[0].attribute.add(name="round_mode", type=onnx.AttributeProto.INT, i=1)
+
+
 def layer_of_words(proto: onnx.ModelProto) -> None:
     proto.opset_import.add(domain="com.microsoft", version=1)
     proto.graph.node.append(
@@ -294,6 +299,7 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("a cast to a type that is not known", with_attribute(0, name="to", type=2, i=99), ANY),
     ("a cast to a negative type", with_attribute(0, name="to", type=2, i=-(2**63)), ANY),
     ("a cast to a float", with_attribute(0, name="to", type=1, f=26.0), "narrow.*'to'"),
+    ("an attribute that came later, of another type", changed(round_mode_of_old), "narrow.*'round_mode'"),
     ("an attribute of no type", with_attribute(0, name="to", i=26), "narrow.*'to'"),
     ("an attribute without its graph", with_attribute(0, name="to", type=5), "narrow.*'to'"),
     ("an attribute of a function", with_attribute(0, name="to", type=2, ref_attr_name="to"), "narrow.*'to'"),
