@@ -159,16 +159,16 @@ def inspect(model: ModelSource | ir.Model, *, target: str | None = None, weights
     options = resolve_options(target=target, lowering="custom", rounding="nearest_even", weights=weights)
     if isinstance(model, ir.Model):
         new_copy = functools.partial(_clone, model)
+        opset, ir_version = model.opset_imports.get("", 1), model.ir_version
     else:
         proto = read_proto(model)
+        opset, ir_version = _opset_of(proto), proto.ir_version
         if is_settled(proto, options):
             return _settled_report(proto, options)
         new_copy = functools.partial(to_ir, proto, base_dir=base_dir(model))
-    copy = new_copy()
-    versions = (copy.opset_imports.get("", 1), copy.ir_version)
-    report = Report(str(options.target), (versions[0], versions[0]), (versions[1], versions[1]))
+    report = Report(str(options.target), (opset, opset), (ir_version, ir_version))
     try:
-        legalize(copy, options, report)
+        legalize(new_copy(), options, report)
     except CastLikeError as error:
         report.blockers.extend(error.reasons or (str(error),))
         report.changed = False
@@ -301,8 +301,12 @@ def _legalized(proto: onnx.ModelProto, options: Options, folder: str) -> tuple[i
     return (model if report.changed else None), report
 
 
+def _opset_of(proto: onnx.ModelProto) -> int:
+    return max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+
+
 def _settled_report(proto: onnx.ModelProto, options: Options) -> Report:
-    opset = max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=1)
+    opset = _opset_of(proto)
     releases = releases_for(opset, proto.ir_version)
     return Report(
         str(options.target),
