@@ -11,9 +11,11 @@ import textwrap
 import time
 
 import pytest
-from test_interrupts import LOOP, python
+from test_interrupts import LOOP, default_handler, python
 
 from ort_castlike._hook import guarded
+
+__all__ = ["default_handler"]
 
 # Interrupts at random moments, one or two at a time, each of which must come up once the run has ended.
 STORM = (

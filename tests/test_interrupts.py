@@ -20,6 +20,7 @@ import numpy as np, onnxruntime
 from onnx import TensorProto, helper
 import ort_castlike
 from ort_castlike import _custom_ops
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from tests.test_custom_ops import cast_node, empty, serialized, value_info
 
 scalar = lambda name, kind: helper.make_tensor_value_info(name, kind, [])
@@ -59,6 +60,14 @@ def interrupt_soon(times=1):
             os.kill(os.getpid(), signal.SIGINT)
     threading.Thread(target=send, daemon=True).start()
 """
+
+
+@pytest.fixture(autouse=True)
+def default_handler():
+    """A shell's background jobs, and so the tests in them, ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def python(script: str) -> subprocess.CompletedProcess[str]:

@@ -153,6 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     minutes = parser.parse_args().minutes
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     soak = Soak()
     threads = [threading.Thread(target=soak.work, args=(seed,)) for seed in range(THREADS)]
     for thread in threads:
