@@ -69,7 +69,7 @@ class Report:
         blockers: Why the model cannot be rewritten; empty where it can.
         changed: Whether the rewritten model differs from the original.
         weights: What memory 2-bit layers take that become 4-bit ones; None where there are none.
-        runs_on_before: The supported releases that run the model as it is.
+        runs_on_before: The supported releases that run the model as it is and are not known to err on it.
         runs_on_after: The supported releases that run the rewritten model: of ``rewrite_file`` the one that was
             written, of ``inspect`` one that is rewritten for the oldest of them.
     """
@@ -96,9 +96,10 @@ class Report:
         lines = [self._verdict()]
         lines += [f"  blocked: {blocker}" for blocker in self.blockers]
         lines.append(f"  opset {_step(self.opset)}, IR version {_step(self.ir_version)}")
-        lines.append(f"  as it is, it runs on: {_releases(self.runs_on_before)}")
+        lines.append(f"  as it is, it runs right on: {_releases(self.runs_on_before)}")
         if not self.blockers:
-            lines.append(f"  rewritten, it runs on: {_releases(self.runs_on_after)}")
+            oldest = f" for {self.runs_on_after[0]}" if self.runs_on_after else ""
+            lines.append(f"  rewritten{oldest}, it runs on: {_releases(self.runs_on_after)}")
         lines += _section("tensors of emulated types", [_tensor_line(tensor) for tensor in self.tensors])
         lines += _section("nodes that change", [f"{change.node} becomes {change.becomes}" for change in self.changes])
         lines += _section("also", self.notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import os
 import re
@@ -15,7 +16,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime import OrtValue
 
-from ort_castlike._errors import FeedError, ModelError, RegistrationError
+from ort_castlike._errors import FeedError, ModelError, OptionError, RegistrationError
 from ort_castlike._io._io_binding import IOBinding
 from ort_castlike._io._ort_values import to_ort_value, to_python
 from ort_castlike._io._ports import InvalidFeedError, make_ports
@@ -69,6 +70,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         source = kwargs.pop("path_or_bytes", None) if model is None else model
+        _check_spelling(kwargs)
         options = resolve_options(target=None, lowering=lowering, rounding=rounding, weights=weights)
         self._rewrite_record: RewriteRecord | None = None
         self._files: SessionFiles | None = None
@@ -345,6 +347,18 @@ def _is_ort_format(source: Any, sess_options: onnxruntime.SessionOptions | None)
     if isinstance(source, (str, os.PathLike)):
         return os.fspath(source).endswith(".ort")
     return isinstance(source, bytes) and source[4:8] == b"ORTM"
+
+
+def _check_spelling(kwargs: Mapping[str, Any]) -> None:
+    """Refuse what was meant for an option of this package: onnxruntime ignores arguments that it does not know."""
+    for name in kwargs:
+        meant = difflib.get_close_matches(name, ("lowering", "rounding", "target", "weights"), 1, 0.75)
+        if meant == ["target"]:
+            raise OptionError(
+                f"{name}= is no option of a session, which is for the installed onnxruntime; leave it out"
+            )
+        if meant:
+            raise OptionError(f"there is no option {name}=; did you mean {meant[0]}=?")
 
 
 def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:

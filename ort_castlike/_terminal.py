@@ -70,9 +70,12 @@ class Terminal:
             verdict, style = f"can be rewritten for onnxruntime {report.target}", "bold green"
         self._line((f"{path}: ", "bold"), (verdict, style))
         facts = [("opset", _step(report.opset)), ("IR version", _step(report.ir_version))]
-        facts.append(("runs as it is on", _releases(report.runs_on_before)))
+        facts.append(("right as it is on", _releases(report.runs_on_before)))
         if not report.blockers:
-            facts.append(("rewritten, runs on", _releases(report.runs_on_after)))
+            releases = _releases(report.runs_on_after)
+            if report.runs_on_after and report.runs_on_after[0] != report.target:
+                releases += f" (--target {report.runs_on_after[0]})"
+            facts.append(("rewritten, runs on", releases))
         self._facts(facts)
         self._list("what blocks", report.blockers, "red")
         tensors = [(row.name, row.type, row.role, row.carrier) for row in report.tensors]

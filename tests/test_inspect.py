@@ -117,7 +117,6 @@ def test_what_the_target_lacks_blocks():
         ([node("DequantizeLinear", ["w", "s"], ["y"])], "INT4", "1.20"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "INT4", "1.23"),
         ([node("Transpose", ["w"], ["t"]), node("DequantizeLinear", ["t", "s"], ["y"])], "UINT4", "1.24"),
-        ([node("DequantizeLinear", ["w", "s"], ["y"])], "INT2", "1.24"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "UINT2", "1.24"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "FLOAT8E8M0", "1.27"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "FLOAT4E2M1", None),
@@ -141,6 +140,13 @@ def test_releases_that_run_a_model_as_it_is(nodes, dtype, first):
     installed = ".".join(onnxruntime.__version__.split(".")[:2])
     if installed in report.runs_on_before:
         onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {})
+
+
+def test_releases_that_err_on_two_bit_weights_are_counted_out():
+    nodes = [node("DequantizeLinear", ["w", "s"], ["y"])]
+    initializers = [tensor("w", [1, 0, 1, 1], "INT2"), tensor("s", 0.5, np.float32)]
+    proto = model(nodes, [], [value("y", "FLOAT", [4])], initializers)
+    assert ort_castlike.inspect(proto).runs_on_before == ("1.24", "1.25", "1.26")
 
 
 def test_opset_that_a_release_has_no_kernels_for_is_counted_out():
@@ -191,8 +197,8 @@ def test_report_reads_as_text():
         "rewritten for onnxruntime 1.20",
         "opset 25 to 21",
         "IR version 13 to 10",
-        "as it is, it runs on: onnxruntime 1.24, 1.25",
-        "rewritten, it runs on: onnxruntime 1.20, 1.21",
+        "as it is, it runs right on: onnxruntime 1.24, 1.25",
+        "rewritten for 1.20, it runs on: onnxruntime 1.20, 1.21",
         "input 'x': tensor(int2) in tensor(int8)",
         "'narrow' (Cast) becomes ort_castlike::CastLike",
     ):

@@ -739,3 +739,11 @@ def test_an_initializer_that_a_feed_may_replace_keeps_its_type() -> None:
     same(session.run(["y"], {"x": x, "w": given})[0], given)
     with pytest.raises(FeedError, match="'w'"):
         session.run(["y"], {"x": x, "w": np.zeros((1, 2), np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"), [("roundng", "did you mean rounding="), ("target", "the installed onnxruntime")]
+)
+def test_a_misspelt_option_is_refused(wrong, said):
+    with pytest.raises(ort_castlike.CastLikeError, match=said):
+        ort_castlike.InferenceSession(b"", **{wrong: "1.20"})
