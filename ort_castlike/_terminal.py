@@ -83,9 +83,16 @@ class Terminal:
         self._changes(report, "nodes that change")
         self._list("also", report.notes)
 
-    def rewritten(self, path: str, report: Report, size: int) -> None:
-        """What ``rewrite`` did."""
-        what = f"for onnxruntime {report.target}" if report.changed else "a copy, since there is nothing to rewrite"
+    def rewritten(self, path: str, report: Report, size: int, *, is_for_installed: bool) -> None:
+        """What ``rewrite`` did; without a target it is for the installed release."""
+        what = f"for onnxruntime {report.target}"
+        if not report.changed:
+            what = "a copy, since there is nothing to rewrite"
+        elif is_for_installed:
+            oldest = str(TARGETS[0])
+            what = f"for the installed release, onnxruntime {report.target}"
+            if oldest not in report.runs_on_after:
+                what += f"; --target {oldest} makes a file for older ones"
         self._line((f"{path}: ", "bold"), (f"written, {what}", "bold green"))
         facts = [("opset", _step(report.opset)), ("IR version", _step(report.ir_version))]
         facts += [("runs on", _releases(report.runs_on_after)), ("size", _bytes(size))]
@@ -117,8 +124,12 @@ class Terminal:
             first = result.mismatches[0]
             where = f"node {first.node} ({first.op_type})" if first.node else f"output {first.value}"
             self._line((f"{path}: ", "bold"), (f"DIFFERS, first at {where}", "bold red"))
-        elif not result.compared or result.failed:
-            verdict = "right where it ran" if result.compared else "nothing could be compared"
+        elif not result.compared or result.not_compared or result.failed:
+            verdict = "nothing could be compared"
+            if result.compared:
+                verdict = "right where it ran" if result.failed else "right"
+            if result.compared and result.not_compared:
+                verdict = f"{result.compared} of {result.nodes} nodes {verdict}, {result.not_compared} not compared"
             self._line((f"{path}: ", "bold"), (verdict, "bold yellow"))
         else:
             self._line((f"{path}: ", "bold"), ("right", "bold green"))

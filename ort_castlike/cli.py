@@ -59,8 +59,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser().parse_args(words)
+    except _UsageError as error:
+        print(f"{error.program}: error: {error}\nTry '{error.program} --help'.", file=sys.stderr)
+        # The options were not understood, so that only the words say what was asked for.
+        if "--json" in words:
+            _print_error("UsageError", str(error), [str(error)])
+        return USAGE
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else OK
     command: Callable[[argparse.Namespace], int] = arguments.run
@@ -85,19 +92,26 @@ def _failed(error: Exception, arguments: argparse.Namespace) -> int:
         text = f"{type(error).__name__}: {error}; --debug shows where, please report it"
     print(f"ort-castlike {arguments.command}: error: {text}", file=sys.stderr)
     if getattr(arguments, "json", False):
-        reasons = list(getattr(error, "reasons", ())) or [text]
-        _print_json({"error": {"kind": type(error).__name__, "message": text, "reasons": reasons}})
+        _print_error(type(error).__name__, text, list(getattr(error, "reasons", ())) or [text])
     if isinstance(error, OptionError) and not isinstance(error, FeedError):
         return USAGE
     return CANNOT_REWRITE if isinstance(error, (ModelError, NoRuleError, TargetError)) else FAILED
 
 
+class _UsageError(Exception):
+    """What is wrong with the command line, and the command whose help says how it is right."""
+
+    def __init__(self, program: str, message: str) -> None:
+        super().__init__(message)
+        self.program = program
+
+
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors say where the help is."""
+    """A parser that raises its errors, so that they can be printed as JSON too."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the command line, and leave."""
-        self.exit(USAGE, f"{self.prog}: error: {message}\nTry '{self.prog} --help'.\n")
+        """Raise what is wrong with the command line."""
+        raise _UsageError(self.prog, message)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -215,7 +229,7 @@ def _add_inspect(commands: Any) -> None:
 def _add_rewrite(commands: Any) -> None:
     parser = _add(commands, "rewrite", _rewrite, "rewrite a model for stock onnxruntime")
     _add_model(parser, "MODEL", "an ONNX file")
-    parser.add_argument("out", metavar="OUT", help="the file to write; it appears whole or not at all")
+    parser.add_argument("out", metavar="OUT", type=_path, help="the file to write; it appears whole or not at all")
     _add_target(parser)
     _add_rewrite_options(parser)
     parser.add_argument("--force", action="store_true", help="overwrite OUT if it is there")
@@ -242,7 +256,9 @@ def _add_verify(commands: Any) -> None:
     _add_model(parser, "REWRITTEN", "what was made of it; without it, ORIGINAL is rewritten here", nargs="?")
     _add_made_up_inputs(parser)
     parser.add_argument("--rounds", type=_count, default=2, help="how many random inputs (2)")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 where a node was not compared")
     parser.add_argument("--all", action="store_true", help="list every value that differs")
+    _add_target(parser)
     _add_rewrite_options(parser)
 
 
@@ -250,8 +266,14 @@ def _add_matrix(commands: Any) -> None:
     _add(commands, "matrix", _matrix, "try out which of the 576 casts the installed onnxruntime and this package run")
 
 
+def _path(text: str) -> str:
+    if text in ("-", "/dev/stdin", "/dev/stdout", "/dev/stderr") or text.startswith(("/dev/fd/", "/proc/self/fd/")):
+        raise argparse.ArgumentTypeError(f"{text!r}: standard input and output are not supported; name a file")
+    return text
+
+
 def _file(text: str) -> str:
-    if not os.path.isfile(text):
+    if not os.path.isfile(_path(text)):
         what = "a folder, and not a file" if os.path.isdir(text) else "not there"
         raise argparse.ArgumentTypeError(f"{text!r} is {what}")
     return text
@@ -309,7 +331,8 @@ def _rewrite(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json({"out": arguments.out, **report.to_dict()})
     else:
-        _terminal(arguments).rewritten(arguments.out, report, os.path.getsize(arguments.out))
+        size = os.path.getsize(arguments.out)
+        _terminal(arguments).rewritten(arguments.out, report, size, is_for_installed=arguments.target is None)
     return OK
 
 
@@ -349,6 +372,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         result = verify(
             arguments.original,
             arguments.rewritten,
+            target=arguments.target,
             options=_options(arguments),
             files=dict(arguments.input),
             dims=dims,
@@ -361,7 +385,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         _print_json(result.to_dict())
     else:
         _terminal(arguments).verification(arguments.rewritten or arguments.original, result)
-    if not result.is_right:
+    if not result.is_right or (arguments.strict and result.not_compared):
         return DIFFERS
     return OK if result.compared and not result.failed else FAILED
 
@@ -396,6 +420,10 @@ def _terminal(arguments: argparse.Namespace) -> Terminal:
     from ort_castlike._terminal import Terminal
 
     return Terminal(shows_all=getattr(arguments, "all", False))
+
+
+def _print_error(kind: str, message: str, reasons: Sequence[str]) -> None:
+    _print_json({"error": {"kind": kind, "message": message, "reasons": reasons}})
 
 
 def _print_json(value: Any) -> None:

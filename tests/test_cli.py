@@ -22,6 +22,7 @@ import ort_castlike
 from ort_castlike import cli
 from ort_castlike._check._probe import Pair, probe_pairs
 from ort_castlike._completion import SHELLS
+from ort_castlike._targets import TARGETS, resolve_target
 
 MODELS = Path(__file__).parent.parent / "models"
 MIXED = str(MODELS / "mixed_int2" / "model.onnx")
@@ -106,6 +107,10 @@ def test_version_names_what_it_runs_on(command):
         (["inspect", MIXED, "--target", "1.19"], "oldest supported release is 1.20"),
         (["inspect", MIXED, "--target", "newest"], "no onnxruntime release"),
         (["rewrite", MIXED], "OUT"),
+        (["rewrite", MIXED, "-"], "standard input and output are not supported; name a file"),
+        (["rewrite", MIXED, "/dev/stdout"], "standard input and output are not supported; name a file"),
+        (["rewrite", "/dev/stdin", "out.onnx"], "standard input and output are not supported; name a file"),
+        (["inspect", "-"], "standard input and output are not supported; name a file"),
         (["rewrite", MIXED, "out.onnx", "--lowering", "none"], "custom"),
         (["rewrite", MIXED, "out.onnx", "--weight", "auto"], "--weight"),
         (["run", MIXED, "--data", "nowhere"], "'nowhere' is no folder"),
@@ -124,6 +129,20 @@ def test_wrong_usage_is_answered_with_where_the_help_is(command, arguments, says
     assert says in told
     assert "--help" in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--json"], ["inspect", "nowhere.onnx", "--json"], ["inspect", "--json", MIXED, "--alll"]],
+    ids=["command", "file", "option"],
+)
+def test_wrong_usage_as_json_is_an_object(command, arguments):
+    status, printed, told = command(*arguments)
+    assert status == cli.USAGE
+    error = json.loads(printed)["error"]
+    assert error["kind"] == "UsageError"
+    assert error["reasons"] == [error["message"]]
+    assert error["message"] in told
 
 
 def test_inspect_says_what_would_change(command):
@@ -157,6 +176,14 @@ def test_rewrite_writes_a_model_that_runs(command, tmp_path):
     written = onnx.load(out)
     assert [entry.version for entry in written.opset_import] == [21]
     assert command("verify", MIXED, out)[0] == cli.OK
+
+
+def test_rewrite_without_a_target_says_what_the_file_is_for(command, tmp_path):
+    status, text, _ = command("rewrite", MIXED, tmp_path / "out.onnx")
+    assert status == cli.OK
+    assert "written, for the installed release, onnxruntime 1." in text
+    is_oldest = resolve_target(None) == TARGETS[0]
+    assert ("--target 1.20 makes a file for older ones" in text) is not is_oldest
 
 
 def test_rewrite_overwrites_only_with_force(command, tmp_path):
@@ -271,6 +298,30 @@ def test_run_takes_dimensions(command, tmp_path):
     assert (output["type"], output["shape"]) == ("UINT2", [5, 4, 3])
 
 
+@pytest.mark.parametrize("name", ["run", "verify"])
+def test_dimension_that_the_model_does_not_have_is_refused(command, tmp_path, name):
+    source = model(
+        [node("CastLike", ["x", "code"], ["y"])],
+        [value("x", "FLOAT", ["batch", "width"])],
+        [value("y", "UINT2", ["batch", "width"])],
+        [tensor("code", [0], "UINT2")],
+    )
+    onnx.save(source, tmp_path / "m.onnx")
+    status, printed, told = command(name, tmp_path / "m.onnx", "--dim", "zz=4")
+    assert (status, printed) == (cli.USAGE, "")
+    assert "no dimension 'zz'; theirs are batch, width" in told
+    status, _, told = command(name, MIXED, "--dim", "zz=4")
+    assert status == cli.USAGE
+    assert "no dimension 'zz'; theirs are unnamed" in told
+
+
+def test_archive_of_arrays_is_answered_with_what_to_give(command, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3, 4), np.float32))
+    status, _, told = command("run", MIXED, "--input", f"x={tmp_path / 'x.npz'}")
+    assert status == cli.FAILED
+    assert "give a .npy or a .pb file" in told
+
+
 @pytest.mark.parametrize("kind", ["npy", "pb", "carrier"])
 def test_run_takes_sub_byte_values_from_files(command, tmp_path, kind):
     given = np.array([[-2, 1], [0, -1]], ml_dtypes.int2)
@@ -341,6 +392,54 @@ def test_verify_is_1_and_names_the_node_of_a_planted_error(command, tmp_path):
     status, text, _ = command("verify", MIXED, tmp_path / "planted.onnx", "--json")
     assert status == cli.DIFFERS
     assert json.loads(text)["mismatches"][0]["node"] == "pad"
+
+
+def test_verify_says_how_much_was_not_compared(command, tmp_path):
+    source = model(
+        [
+            node("Gelu", ["x"], ["g"], "gelu", domain="com.microsoft"),
+            node("CastLike", ["g", "code"], ["y"], "cast"),
+        ],
+        [value("x", "FLOAT", [6])],
+        [value("y", "INT2", [6])],
+        [tensor("code", [0], "INT2")],
+    )
+    source.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    source.graph.value_info.append(value("g", "FLOAT", [6]))
+    path = tmp_path / "m.onnx"
+    onnx.save(source, path)
+    status, text, _ = command("verify", path)
+    assert status == cli.OK
+    assert text.startswith(f"{path}: 1 of 2 nodes right, 1 not compared\n")
+    status, text, _ = command("verify", path, "--strict", "--json")
+    assert status == cli.DIFFERS
+    result = json.loads(text)
+    assert (result["right"], result["nodes"], result["compared"], result["not_compared"]) == (True, 2, 1, 1)
+    assert command("verify", MIXED, "--strict")[0] == cli.OK
+
+
+def test_verify_of_a_model_that_was_rewritten_exits_with_3(command, tmp_path):
+    onnx.save(ort_castlike.rewrite(MIXED), tmp_path / "rewritten.onnx")
+    status, printed, told = command("verify", tmp_path / "rewritten.onnx")
+    assert (status, printed) == (cli.CANNOT_REWRITE, "")
+    assert "the original was rewritten already: give the model that it was made from" in told
+
+
+def test_verify_rewrites_for_a_target(command, tmp_path):
+    status, text, _ = command("verify", MIXED, "--target", "1.20")
+    assert status == cli.OK
+    assert "7 of 7 nodes" in text
+    onnx.save(ort_castlike.rewrite(MIXED), tmp_path / "rewritten.onnx")
+    status, _, told = command("verify", MIXED, tmp_path / "rewritten.onnx", "--target", "1.20")
+    assert status == cli.USAGE
+    assert "leave one away" in told
+
+
+def test_verify_runs_nothing_that_was_made_for_a_later_release(command, monkeypatch):
+    monkeypatch.setattr("onnxruntime.__version__", "1.20.1")
+    status, _, told = command("verify", MIXED, "--target", "1.24")
+    assert status == cli.USAGE
+    assert "made for onnxruntime 1.24 cannot be run here, where 1.20 is installed" in told
 
 
 def test_verify_of_two_models_that_have_nothing_in_common_exits_with_3(command):

@@ -187,7 +187,46 @@ def test_operator_that_is_not_known_is_told_and_the_rest_is_compared(tmp_path):
     result = verify(save(tmp_path, source))
     assert result.is_right
     assert list(result.unknown) == ["gelu"]
-    assert (result.compared, result.nodes) == (1, 2)
+    assert (result.compared, result.nodes, result.not_compared) == (1, 2, 1)
+
+
+def without_record(proto: onnx.ModelProto) -> onnx.ModelProto:
+    del proto.metadata_props[:]
+    return proto
+
+
+def nested_custom_node() -> onnx.ModelProto:
+    """A model with a node that a rewrite makes in the branches of an If, and no record."""
+    branches = [
+        graph(
+            [node("CastLike", ["x"], [name], domain="ort_castlike", target_type="INT2", rounding="nearest_even")],
+            name,
+            [],
+            [value(name, "INT8", [2])],
+        )
+        for name in ("then", "else")
+    ]
+    source = model(
+        [node("If", ["which"], ["y"], then_branch=branches[0], else_branch=branches[1])],
+        [value("which", "BOOL", []), value("x", "FLOAT", [2])],
+        [value("y", "INT8", [2])],
+    )
+    source.opset_import.append(helper.make_opsetid("ort_castlike", 1))
+    return source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ort_castlike.rewrite(str(MIXED), lowering="standard"),
+        without_record(ort_castlike.rewrite(str(MIXED))),
+        nested_custom_node(),
+    ],
+    ids=["record", "node", "nested node"],
+)
+def test_original_that_was_rewritten_is_refused(tmp_path, source):
+    with pytest.raises(ModelError, match="the original was rewritten already: give the model that it was made from"):
+        verify(save(tmp_path, source))
 
 
 def test_model_of_another_kind_is_refused(tmp_path):

@@ -57,9 +57,10 @@ def input_specs(
         model: The model, for what becomes of its inputs.
 
     Raises:
-        OptionError: An input is no tensor.
+        OptionError: An input is no tensor, or no input has a dimension of such a name.
     """
-    names = set(given)
+    inputs, names = list(inputs), set(given)
+    _check_dims(inputs, dims)
     specs = []
     for argument in inputs:
         if argument.name in names:
@@ -74,6 +75,16 @@ def input_specs(
         is_wide, is_scale = _is_only_cast(argument.name, model.graph), _is_scale(argument.name, model.graph)
         specs.append(InputSpec(argument.name, element, shape, is_wide, is_scale))
     return specs
+
+
+def _check_dims(inputs: Iterable[Any], dims: Mapping[str, int]) -> None:
+    tensors = [argument for argument in inputs if argument.type.startswith("tensor(")]
+    known = {dim: None for argument in tensors for dim in argument.shape if isinstance(dim, str) and dim}
+    for name in dims:
+        if name not in known:
+            raise OptionError(
+                f"the model's inputs have no dimension {name!r}; theirs are {', '.join(known) or 'unnamed'}"
+            )
 
 
 def _size(dim: int | str | None, dims: Mapping[str, int], default_dim: int) -> int:

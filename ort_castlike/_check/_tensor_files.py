@@ -31,6 +31,8 @@ def read_value(path: str, type_string: str) -> Any:
     Raises:
         FeedError: The file cannot be read as such a value.
     """
+    if path.endswith(".npz"):
+        raise FeedError(f"{path!r} holds several arrays; give a .npy or a .pb file")
     try:
         if path.endswith(".npy"):
             return _with_dtype(np.load(path, allow_pickle=False), type_string)

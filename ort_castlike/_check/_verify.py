@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,16 @@ from ort_castlike._check._feeds import boundary_feed, boundary_rounds, input_spe
 from ort_castlike._check._probe import quiet_options
 from ort_castlike._check._reference import Reference, element_of, free_names
 from ort_castlike._check._tensor_files import read_inputs
+from ort_castlike._context import DOMAIN
 from ort_castlike._custom_ops import register
-from ort_castlike._errors import ModelError
+from ort_castlike._errors import ModelError, OptionError
 from ort_castlike._files._read import read_proto
 from ort_castlike._io._ort_values import to_ort_value, to_python
 from ort_castlike._io._ports import make_ports
 from ort_castlike._metadata import RewriteRecord, read_record
 from ort_castlike._rewrite import rewrite
 from ort_castlike._session import InferenceSession
+from ort_castlike._targets import resolve_target
 
 __all__ = ["Mismatch", "Verification", "verify"]
 
@@ -97,17 +99,24 @@ class Verification:
 
     @property
     def is_right(self) -> bool:
+        """Whether all that was compared is right; see ``not_compared`` for the rest."""
         return not self.mismatches
+
+    @property
+    def not_compared(self) -> int:
+        """How many nodes were not compared: those that are gone, and those that are unknown."""
+        return self.nodes - self.compared
 
     def to_dict(self) -> dict[str, Any]:
         """The result as plain data for JSON."""
-        return {"right": self.is_right, **dataclasses.asdict(self)}
+        return {"right": self.is_right, "not_compared": self.not_compared, **dataclasses.asdict(self)}
 
 
 def verify(
     original: str | os.PathLike[str],
     rewritten: str | os.PathLike[str] | None = None,
     *,
+    target: str | None = None,
     options: Mapping[str, str] | None = None,
     files: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
@@ -121,7 +130,8 @@ def verify(
     Args:
         original: Path of the original model.
         rewritten: Path of the rewritten one; None rewrites the original here.
-        options: The options of :func:`ort_castlike.rewrite` where it is rewritten here.
+        target: The release to rewrite it for here, the installed one or an older one; None is the installed one.
+        options: The other options of :func:`ort_castlike.rewrite` where it is rewritten here.
         files: Files with values for the inputs that are not to be made up, by name.
         dims: Sizes of dimensions that have names.
         default_dim: The size of every other open dimension.
@@ -130,11 +140,14 @@ def verify(
         progress: Told after each node: how many are done, and how many there are in all.
 
     Raises:
-        CastLikeError: A model cannot be read, rewritten, or given such inputs.
+        CastLikeError: A model cannot be read, rewritten, or given such inputs; or the original was rewritten.
     """
+    _check_target(target, rewritten)
     source = _with_data(original)
+    if _is_rewritten(source):
+        raise ModelError("the original was rewritten already: give the model that it was made from")
     # One that is rewritten already stays as it is.
-    result = rewrite(source if rewritten is None else _with_data(rewritten), **(options or {}))
+    result = rewrite(source if rewritten is None else _with_data(rewritten), target=target, **(options or {}))
     runner = _Runner(result)
     _check_signature(source, runner.session)
     given = read_inputs(files or {}, runner.session.get_inputs())
@@ -158,6 +171,37 @@ def verify(
                 progress(done, steps)
         comparison.check_outputs(label, outputs, values)
     return comparison.finished()
+
+
+def _check_target(target: str | None, rewritten: str | os.PathLike[str] | None) -> None:
+    if target is None:
+        return
+    if rewritten is not None:
+        raise OptionError(
+            "a target is for a model that is rewritten here, and a rewritten one was given: leave one away"
+        )
+    installed = resolve_target(None)
+    if resolve_target(target) > installed:
+        raise OptionError(
+            f"what is made for onnxruntime {target} cannot be run here, where {installed} is installed: "
+            "name that one or an older one"
+        )
+
+
+def _is_rewritten(model: onnx.ModelProto) -> bool:
+    """Whether it has the record of a rewrite, or a node that only a rewrite makes."""
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    return _record(model) is not None or _has_custom_node(nodes)
+
+
+def _has_custom_node(nodes: Iterable[onnx.NodeProto]) -> bool:
+    for node in nodes:
+        if node.domain == DOMAIN:
+            return True
+        graphs = [graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)]
+        if any(_has_custom_node(graph.node) for graph in graphs):
+            return True
+    return False
 
 
 def _with_data(path: str | os.PathLike[str]) -> onnx.ModelProto:
