@@ -6,6 +6,9 @@ const ARRAYS = {
   float16: globalThis.Float16Array ?? Uint16Array,
   int8: Int8Array,
   uint8: Uint8Array,
+  bool: Uint8Array,
+  int32: Int32Array,
+  int64: BigInt64Array,
 };
 
 function bytes(text) {
@@ -26,7 +29,9 @@ function difference(tensor, expected) {
 
 // Gives the differences found, as text; none is what is hoped for.
 export async function runCase(ort, model, { name, inputs, outputs }) {
-  const session = await ort.InferenceSession.create(model, { executionProviders: ["cpu"] });
+  // Without this, activations beside 2-bit weights are rounded to 8 bits.
+  const extra = { session: { qdq_matmulnbits_accuracy_level: "0" } };
+  const session = await ort.InferenceSession.create(model, { executionProviders: ["cpu"], extra });
   const feeds = {};
   for (const [input, { type, dims, data }] of Object.entries(inputs)) {
     feeds[input] = new ort.Tensor(type, new ARRAYS[type](bytes(data).buffer), dims);

@@ -83,7 +83,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     cases = []
-    for example in (*sorted((MODELS / "castlike").glob("test_*")), MODELS / "mixed_int2"):
+    larger = (MODELS / name for name in ("mixed_int2", "control_flow", "qdq_conv"))
+    for example in (*sorted((MODELS / "castlike").glob("test_*")), *larger):
         model, inputs, outputs = read_example(example)
         cases.append(written(folder, example.name, model, (inputs, outputs)))
     for rounding in ("nearest_even", "toward_zero", "half_away"):
