@@ -52,9 +52,9 @@ web: $(VENV)/.installed web/node_modules/.installed
 	cd web && node node.mjs ../build/web && node browser.mjs ../build/web
 
 fuzz: $(VENV)/.fuzz-installed
-	$(VENV)/bin/python fuzz/mutants.py --count 1000000 --seconds 80 --keep build/fuzz/found
+	$(VENV)/bin/python fuzz/mutants.py --count 3000 --seconds 120 --keep build/fuzz/found
 	mkdir -p build/fuzz/corpus
-	$(VENV)/bin/python fuzz/guided.py -max_total_time=60 -artifact_prefix=build/fuzz/ build/fuzz/corpus fuzz/corpus
+	$(VENV)/bin/python fuzz/guided.py -seed=1 -max_total_time=60 -artifact_prefix=build/fuzz/ build/fuzz/corpus fuzz/corpus
 
 soak: $(VENV)/.installed
 	$(VENV)/bin/python tools/soak.py --minutes 10

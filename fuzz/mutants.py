@@ -106,6 +106,8 @@ def mutant(models: list[bytes], seed: int) -> bytes:
 def judged(model: bytes, worker: Worker, stock: Worker) -> str:
     """The verdict on a model, with who is to blame where a process died."""
     verdict = worker.verdict(model)
+    if "SIGKILL" in verdict:  # sent by something else, a system short of memory for one
+        verdict = worker.verdict(model)
     if not verdict.startswith(("died", "hang")) or " at rewrite" in verdict:
         return verdict
     alone = stock.verdict(model)
