@@ -26,6 +26,8 @@ _CODES = frozenset(element.code for element in ELEMENT_TYPES.values())
 _LARGEST = 1 << 62  # elements
 _FIRST_EMULATED = 21  # the opset that brought the first of the emulated types
 _HIGHEST_OPSET = 1 << 16
+# The attributes of the default domain that name an element type.
+_TYPE_ATTRIBUTES = frozenset(("dtype", "output_dtype", "to"))
 # Operators of other domains that have rules: all their attributes are integers.
 _OF_INTEGERS = frozenset((("com.microsoft", "GatherBlockQuantized"), ("com.microsoft", "MatMulNBits")))
 # The field that holds the value of an attribute of each type.
@@ -321,6 +323,15 @@ def _check_node(node: ir.Node, opset: int) -> None:
             f"{_AGAIN}"
         )
     _check_attribute_types(node, entry.attributes)
+    for name in _TYPE_ATTRIBUTES & node.attributes.keys():
+        attribute = node.attributes[name]
+        if attribute.type == ir.AttributeType.INT and not attribute.is_ref() and attribute.as_int() not in _CODES:
+            if attribute.as_int() == onnx.TensorProto.UNDEFINED and name != "to":
+                continue
+            raise ModelError(
+                f"node {describe(node)}: its attribute {name!r} names the element type {attribute.as_int()}, which is "
+                f"none; {_AGAIN}"
+            )
     for name, known in entry.attributes.items():
         if known.required and name not in node.attributes:
             raise ModelError(f"node {describe(node)} lacks the attribute {name!r} that {node.op_type} must have")
