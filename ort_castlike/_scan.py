@@ -108,6 +108,8 @@ def _errs(node: onnx.NodeProto, present: set[int]) -> bool:
 
 def _has_work(node: onnx.NodeProto) -> bool:
     for attribute in node.attribute:
+        if type(attribute.name) is not str:  # bytes, which do not decode: to be refused
+            return True
         if attribute.ref_attr_name or attribute.HasField("sparse_tensor"):  # what these give is not looked up here
             return True
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _CODES:

@@ -258,6 +258,7 @@ def _check_type(type_: onnx.TypeProto, what: str) -> None:
 def _check_attributes(node: onnx.NodeProto) -> None:
     names = set()
     for attribute in node.attribute:
+        _check_text(attribute.name, attribute.ref_attr_name)
         if not attribute.name or attribute.name in names:
             raise ModelError(f"node {_name(node)} has the attribute {attribute.name!r} more than once; {_AGAIN}")
         names.add(attribute.name)

@@ -235,6 +235,7 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("a length that is too long", lambda: b"\x08\x0d\x3a\xff\xff\xff\xff\x0f", "ONNX model"),
     ("a thousand messages inside each other", lambda: b"\x08\x0d" + b"\x3a\x7f" * 1000, "ONNX model"),
     ("a name that is no UTF-8", renamed(b"narrow", b"nar\xff\xfew"), "UTF-8"),
+    ("an attribute that is no UTF-8", renamed(b"to", b"t\xef"), "UTF-8"),
     ("an operator that is no UTF-8", renamed(b"DequantizeLinear", b"Deq\xc3\x28ntizeLinear"), "UTF-8"),
     # Tensors
     ("a payload that is too short", weights(raw_data=b"\x01"), "'w'.*1 bytes.*2"),
