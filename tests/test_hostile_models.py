@@ -208,6 +208,17 @@ def round_mode_of_old(proto: onnx.ModelProto) -> None:
     proto.graph.node[0].attribute.add(name="round_mode", type=onnx.AttributeProto.INT, i=1)
 
 
+def graphs_from_function() -> onnx.ModelProto:
+    inner = node("Cast", ["a"], ["b"], name="inner", to=INT2)
+    inner.attribute.add(name="bodies", type=onnx.AttributeProto.GRAPHS, ref_attr_name="bodies")
+    return model(
+        [node("F", ["x"], ["y"], domain="local")],
+        [value("x", "FLOAT", [1])],
+        [value("y", "INT2", [1])],
+        functions=[function("F", ["a"], ["b"], [inner], attributes=["bodies"])],
+    )
+
+
 def layer_of_words(proto: onnx.ModelProto) -> None:
     proto.opset_import.add(domain="com.microsoft", version=1)
     proto.graph.node.append(
@@ -322,6 +333,7 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("functions that multiply", laughs, "F0"),
     ("a call that is too deep", lambda: calls({f"F{i}": [f"F{i + 1}"] for i in range(3000)} | {"F3000": []}, "F0"),
      "deep"),
+    ("graphs from a function", graphs_from_function, "inner.*'bodies'"),
     ("a function that there is not", lambda: calls({}, "F"), ANY),
     # Sizes
     ("subgraphs deeper than any file", deeply_nested, "deep"),
