@@ -263,8 +263,12 @@ def _check_attributes(node: onnx.NodeProto) -> None:
             raise ModelError(f"node {_name(node)} has the attribute {attribute.name!r} more than once; {_AGAIN}")
         names.add(attribute.name)
         if attribute.ref_attr_name:
-            if attribute.type == onnx.AttributeProto.GRAPHS:  # no operator has any, and onnx_ir does not walk past it
-                raise ModelError(f"node {_name(node)} takes graphs {attribute.name!r} from a function; {_AGAIN}")
+            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                # Neither onnx_ir nor onnxruntime walk past it.
+                raise ModelError(
+                    f"node {_name(node)} takes its graph {attribute.name!r} from a function; export the model with its "
+                    "functions inlined"
+                )
             continue
         field = _FIELDS.get(attribute.type)
         if attribute.type == onnx.AttributeProto.UNDEFINED or (field is not None and not attribute.HasField(field)):

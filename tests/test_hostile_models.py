@@ -208,14 +208,14 @@ def round_mode_of_old(proto: onnx.ModelProto) -> None:
     proto.graph.node[0].attribute.add(name="round_mode", type=onnx.AttributeProto.INT, i=1)
 
 
-def graphs_from_function() -> onnx.ModelProto:
+def graph_from_function(kind: int) -> onnx.ModelProto:
     inner = node("Cast", ["a"], ["b"], name="inner", to=INT2)
-    inner.attribute.add(name="bodies", type=onnx.AttributeProto.GRAPHS, ref_attr_name="bodies")
+    inner.attribute.add(name="body", type=kind, ref_attr_name="body")
     return model(
         [node("F", ["x"], ["y"], domain="local")],
         [value("x", "FLOAT", [1])],
         [value("y", "INT2", [1])],
-        functions=[function("F", ["a"], ["b"], [inner], attributes=["bodies"])],
+        functions=[function("F", ["a"], ["b"], [inner], attributes=["body"])],
     )
 
 
@@ -333,7 +333,8 @@ CASES: tuple[tuple[str, Callable[[], onnx.ModelProto | bytes], str], ...] = (
     ("functions that multiply", laughs, "F0"),
     ("a call that is too deep", lambda: calls({f"F{i}": [f"F{i + 1}"] for i in range(3000)} | {"F3000": []}, "F0"),
      "deep"),
-    ("graphs from a function", graphs_from_function, "inner.*'bodies'"),
+    ("graphs from a function", lambda: graph_from_function(onnx.AttributeProto.GRAPHS), "inner.*'body'"),
+    ("a graph from a function", lambda: graph_from_function(onnx.AttributeProto.GRAPH), "inner.*'body'"),
     ("a function that there is not", lambda: calls({}, "F"), ANY),
     # Sizes
     ("subgraphs deeper than any file", deeply_nested, "deep"),
