@@ -21,14 +21,14 @@ $(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps $(REAL_MODELS)
 touch $(1)/.installed
 endef
 
-.PHONY: help demo test compat web fuzz soak lint bench bench-check clean $(RUNTIMES:%=compat-%)
+.PHONY: help demo test compat web fuzz fuzz-guided soak lint bench bench-check clean $(RUNTIMES:%=compat-%)
 
 help:
 	@echo 'make demo    run an INT2 model here, beside what stock onnxruntime says to it'
 	@echo 'make test    the tests, on the newest onnxruntime'
 	@echo 'make compat  the tests on onnxruntime $(RUNTIMES)'
 	@echo 'make web     models of stock operators alone in node and in a browser'
-	@echo 'make fuzz    mutated models, for two to three minutes'
+	@echo 'make fuzz    mutated models, for up to two minutes (fuzz-guided: guided by coverage, for ten)'
 	@echo 'make soak    threads, sessions, wrong feeds and interrupts, for ten minutes'
 	@echo 'make lint    ruff and mypy'
 	@echo 'make bench   the benchmarks; writes docs/benchmarks.md (bench-check: fails where a figure misses its aim)'
@@ -51,10 +51,14 @@ web: $(VENV)/.installed web/node_modules/.installed
 	$(VENV)/bin/python web/prepare.py build/web
 	cd web && node node.mjs ../build/web && node browser.mjs ../build/web
 
-fuzz: $(VENV)/.fuzz-installed
+# The same mutants every time: this can be a gate.
+fuzz: $(VENV)/.installed
 	$(VENV)/bin/python fuzz/mutants.py --count 3000 --seconds 120 --keep build/fuzz/found
+
+# New ones every time: what it finds becomes a test.
+fuzz-guided: $(VENV)/.fuzz-installed
 	mkdir -p build/fuzz/corpus
-	$(VENV)/bin/python fuzz/guided.py -seed=1 -max_total_time=60 -artifact_prefix=build/fuzz/ build/fuzz/corpus fuzz/corpus
+	$(VENV)/bin/python fuzz/guided.py -max_total_time=600 -artifact_prefix=build/fuzz/ build/fuzz/corpus fuzz/corpus
 
 soak: $(VENV)/.installed
 	$(VENV)/bin/python tools/soak.py --minutes 10
