@@ -1,17 +1,18 @@
-"""Casts between stock types that some supported onnxruntime gets wrong: one table, read by the scan and the rule.
+"""What some supported onnxruntime gets wrong with stock types alone: one table, read by the scan and the rules.
 
 Every entry was found by running each pair of stock types on 1.20 to 1.24, 1.27 and 1.32, against ONNX's tables of
-Cast; ``docs/stock-casts.md`` tells what each release gives.
+Cast and formula of QuantizeLinear; ``docs/stock-casts.md`` tells what each release gives.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-__all__ = ["FLAWS", "Flaw", "flaws_of"]
+__all__ = ["FLAWS", "Flaw", "flaws_of", "truncates_float16"]
 
 _FLOAT8 = frozenset({"FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ"})
 _WIDE_INTEGERS = frozenset({"INT32", "INT64", "UINT32", "UINT64"})
+_ROUNDS_FLOAT16 = (1, 32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,3 +82,8 @@ def flaws_of(source: str, target: str, saturate: bool) -> list[Flaw]:
         for flaw in FLAWS
         if source in flaw.sources and target in flaw.targets and not (flaw.only_unsaturated and saturate)
     ]
+
+
+def truncates_float16(release: tuple[int, int]) -> bool:
+    """Whether QuantizeLinear of a FLOAT16 without blocks drops the digits behind the point, where ONNX rounds."""
+    return release < _ROUNDS_FLOAT16

@@ -796,6 +796,69 @@ def test_quantize_to_stock_types_by_powers_of_two(output):
     site.check()
 
 
+# What releases get wrong with stock types alone
+
+
+@pytest.mark.parametrize("mode", ["zero point", "output_dtype"])
+@pytest.mark.parametrize("output", ["INT8", "UINT8", "INT16", "UINT16"])
+def test_float16_rounds_in_every_layout(output, mode):
+    random = np.random.default_rng(21)
+    dtype = np.dtype(output.lower())
+    limits = np.iinfo(dtype)
+    site = Site()
+    for shape, scale_shape, axis, block_size in LAYOUTS:
+        if block_size:
+            continue
+        x = awkward(random, shape, np.float16)
+        scale = random_scale(random, scale_shape, np.float16)
+        inputs = [site.operand(x, "FLOAT16", "input"), site.operand(scale, "FLOAT16", "constant")]
+        moved, attributes = np.rint(quotient(x, scale, axis, 0, np.float16)), {"output_dtype": code(output)}
+        if mode == "zero point":
+            zero_point = random.integers(0, 100, scale_shape).astype(dtype)
+            inputs.append(site.operand(zero_point, output, "constant"))
+            moved, attributes = moved + spread(zero_point.astype(np.float64), shape, axis, 0), {}
+        expected = saturated(moved, limits.min, limits.max, dtype)
+        site.output(linear("QuantizeLinear", inputs, "", axis, **attributes), output, expected)
+    rewritten = ort_castlike.rewrite(site.model(), target="1.20")
+    assert "QuantizeLinear" not in {node.op_type for node in rewritten.graph.node}
+    for result, expected in zip(run(rewritten, site.feeds), site.expected, strict=True):
+        assert result.dtype == expected.dtype
+        np.testing.assert_array_equal(result, expected)
+
+
+def float16_quantization(scale="FLOAT16", x="FLOAT16", shape=(2, 3), scale_shape=(), opset=21, **attributes):
+    node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"], "to_int8", **attributes)
+    inputs = [info("x", x, shape), info("s", scale, scale_shape), info("z", "INT8", scale_shape)]
+    return make_model([node], inputs, [info("y", "INT8", shape)], opset=opset)
+
+
+def test_a_session_rounds_float16():
+    x = np.array([[0.75, 1.25, -0.75], [2.4, -2.6, 1000]], np.float16)
+    feeds = {"x": x, "s": np.array(0.5, np.float16), "z": np.array(1, np.int8)}
+    (y,) = run(float16_quantization(), feeds)
+    np.testing.assert_array_equal(y, [[3, 3, -1], [6, -4, 127]])
+
+
+def test_inspect_says_why_float16_is_written_out():
+    (change,) = ort_castlike.inspect(float16_quantization(), target="1.29").changes
+    assert "to_int8" in change.node
+    assert "drops what is behind the point of a FLOAT16" in change.becomes
+
+
+@pytest.mark.parametrize(
+    ("model", "target"),
+    [
+        (float16_quantization(), "1.32"),
+        (float16_quantization(x="FLOAT", scale="FLOAT"), "1.20"),
+        (float16_quantization(scale_shape=(2, 1), block_size=3), "1.20"),
+        (float16_quantization(shape=None, scale_shape=(3,)), "1.20"),
+    ],
+    ids=["rounds", "float", "blocks", "unknown rank"],
+)
+def test_other_quantizations_of_stock_types_stay(model, target):
+    assert ort_castlike.rewrite(model, target=target) == model
+
+
 # What is refused
 
 

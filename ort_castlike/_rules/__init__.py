@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ort_castlike._context import Context
 from ort_castlike._rules import bitcast, casts, constants, containers, control_flow, quantization, shape
 from ort_castlike._rules.embeddings import pack_gather_block_quantized
-from ort_castlike._rules.stock_casts import STOCK_RULES
+from ort_castlike._rules.stock_casts import STOCK_CASTS
 from ort_castlike._rules.weights import pack_matmul_nbits
 
 __all__ = ["RULES", "STOCK_RULES", "WEIGHT_RULES", "Rule"]
@@ -30,6 +30,9 @@ RULES: Mapping[tuple[str, str], Rule] = {
     **control_flow.RULES,
     **containers.RULES,
 }
+
+# What a release gets wrong with stock types alone. These rules are called for nodes without an emulated type.
+STOCK_RULES: Mapping[tuple[str, str], Rule] = {**STOCK_CASTS, **quantization.STOCK_RULES}
 
 # Layers of com.microsoft that hold weights of few bits in bytes. These rules are called on top of the others.
 WEIGHT_RULES: Mapping[tuple[str, str], Rule] = {

@@ -73,6 +73,10 @@ class Granularity:
             expected[self.axis] = ir.SymbolicDim(None)
         return len(scale) == len(data) and all(map(_may_equal, expected, scale))
 
+    def can_spread(self, value: ir.Value, data: ir.Value) -> bool:
+        """Whether enough is known of the shapes to spread a scale or zero point over the data."""
+        return data.shape is not None or self.axis < 0 or _is_single(value)
+
     def spread(self, node: ir.Node, context: Context, value: ir.Value, data: ir.Value) -> ir.Value:
         """A scale or zero point in a shape that broadcasts to ``data``, by nodes in front of ``node``.
 
@@ -84,7 +88,7 @@ class Granularity:
         if self.block_size:
             indices = self._block_of_each(node, context, data)
             return context.insert(node, "Gather", [value, indices], [ir.AttrInt64("axis", self.axis)], gives=gives)
-        is_single = value.shape is not None and (len(value.shape) == 0 or value.shape == (1,))
+        is_single = _is_single(value)
         if (is_single and data.shape is None) or (data.shape is not None and len(data.shape) == 0):
             # A vector of one would give a scalar a dimension.
             scalar = context.stock_constant(np.zeros(0, np.int64), "shape")
@@ -131,6 +135,11 @@ def _is_one_block(node: ir.Node, axis: int, block_size: int) -> bool:
         and block_size > 0
         and not (isinstance(data.shape[0], int) and data.shape[0] > block_size)
     )
+
+
+def _is_single(value: ir.Value) -> bool:
+    """Whether it is known to be one scale or zero point for all elements."""
+    return value.shape is not None and (len(value.shape) == 0 or value.shape == (1,))
 
 
 def _may_equal(one: int | ir.SymbolicDim, other: int | ir.SymbolicDim) -> bool:

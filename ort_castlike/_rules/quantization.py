@@ -15,17 +15,24 @@ import onnx_ir as ir
 from ort_castlike import _constants
 from ort_castlike._context import Context, describe
 from ort_castlike._errors import ModelError
+from ort_castlike._flaws import truncates_float16
 from ort_castlike._rules.casts import redirect
 from ort_castlike._rules.dequantization import dequantize
 from ort_castlike._rules.granularity import Granularity
 from ort_castlike._rules.operands import converted, operands, zeros_like
 from ort_castlike._types import ElementType, element_type
 
-__all__ = ["RULES", "quantize"]
+__all__ = ["RULES", "STOCK_RULES", "quantize"]
 
 
-def quantize(node: ir.Node, context: Context) -> None:
-    """Quantize to 8 bits and clip to the type's range; to a float type divide and narrow."""
+def quantize(node: ir.Node, context: Context, why: str = "") -> None:
+    """Quantize to 8 bits and clip to the type's range; to a float type divide and narrow.
+
+    Args:
+        node: The node.
+        context: The rewrite.
+        why: What the report says of the reason.
+    """
     x, scale, zero_point = operands(node)
     to_type = context.element(node.outputs[0], node)
     granularity = Granularity.of(node)
@@ -39,7 +46,7 @@ def quantize(node: ir.Node, context: Context) -> None:
     # up to 1.29, bfloat16 it does not take, and behind sums, products and means it is fused: these are written out.
     quotient = _quotient(node, context, x, scale, precision)
     if to_type.is_integer:
-        _round(node, context, quotient, zero_point, to_type)
+        _round(node, context, quotient, zero_point, to_type, why)
     else:
         _narrow(node, context, quotient, zero_point, to_type)
 
@@ -49,7 +56,25 @@ _MOVABLE = frozenset(
     ("Dropout", "Flatten", "Identity", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")
 )
 
+
+def quantize_float16(node: ir.Node, context: Context) -> None:
+    """Write out a quantization of stock types where the target truncates; leave any other.
+
+    It truncates FLOAT16 to integers without blocks. Where the rank that spreading the scale takes is unknown, it stays.
+    """
+    x, output = node.inputs[0] if node.inputs else None, node.outputs[0]
+    if x is None or x.dtype != ir.DataType.FLOAT16 or not truncates_float16(context.options.target.release):
+        return
+    granularity = Granularity.of(node)
+    if output.dtype is None or not element_type(output.dtype).is_integer or granularity.block_size:
+        return
+    if not granularity.can_spread(operands(node)[1], x):
+        return
+    quantize(node, context, ": the stock operator drops what is behind the point of a FLOAT16")
+
+
 RULES = {("", "DequantizeLinear"): dequantize, ("", "QuantizeLinear"): quantize}
+STOCK_RULES = {("", "QuantizeLinear"): quantize_float16}
 
 
 def _precision(node: ir.Node, context: Context, scale: ir.Value) -> str:
@@ -147,7 +172,12 @@ def _plus_zero_point(
 
 
 def _round(
-    node: ir.Node, context: Context, quotient: _Quotient, zero_point: ir.Value | None, to_type: ElementType
+    node: ir.Node,
+    context: Context,
+    quotient: _Quotient,
+    zero_point: ir.Value | None,
+    to_type: ElementType,
+    why: str,
 ) -> None:
     rounded = context.insert(node, "Round", [quotient.value], gives=quotient.type, shape=quotient.x.shape)
     moved = _plus_zero_point(node, context, rounded, zero_point, quotient)
@@ -156,7 +186,7 @@ def _round(
     clipped = context.insert(node, "Clip", [moved, low, high], gives=quotient.type, shape=quotient.x.shape)
     gives = to_type.carrier or to_type.name
     context.become(node, "Cast", [clipped], [ir.AttrInt64("to", ir.DataType[gives])])
-    context.changed(node, "QuantizeLinear", f"a division, rounded and clipped to the range of {to_type.name}")
+    context.changed(node, "QuantizeLinear", f"a division, rounded and clipped to the range of {to_type.name}{why}")
 
 
 def _narrow(

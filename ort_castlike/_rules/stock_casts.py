@@ -18,7 +18,7 @@ from ort_castlike._rules.small_floats import Format, round_to_format
 from ort_castlike._rules.standard_casts import as_double
 from ort_castlike._types import element_type
 
-__all__ = ["STOCK_RULES"]
+__all__ = ["STOCK_CASTS"]
 
 # The opset from which on the operators that are put in take the types that they must.
 _SINCE, _SINCE_FOR_64_BITS = 13, 18
@@ -56,7 +56,7 @@ def stock_cast(node: ir.Node, context: Context) -> None:
     context.changed(node, op_type, f"what casts {from_type.name} to {to_type.name} right: the stock cast {means}")
 
 
-STOCK_RULES: Mapping[tuple[str, str], Callable[[ir.Node, Context], None]] = {
+STOCK_CASTS: Mapping[tuple[str, str], Callable[[ir.Node, Context], None]] = {
     ("", "Cast"): stock_cast,
     ("", "CastLike"): stock_cast,
 }
