@@ -14,7 +14,7 @@ from typing import Any
 
 from ort_castlike._interrupts import deferred_interrupts, interrupt_later
 
-__all__ = ["guarded"]
+__all__ = ["Hook", "guarded"]
 
 Hook = Callable[[int, Any, Any], Any]
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import itertools
-import os
 import subprocess
 import sys
-import textwrap
 import threading
 
 import numpy as np
 import onnx
 import onnxruntime
+import processes
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime_extensions import Opdef
 
 import ort_castlike
 from ort_castlike import _custom_ops
@@ -22,6 +23,12 @@ from ort_castlike._errors import RegistrationError
 from ort_castlike._types import ELEMENT_TYPES
 
 EMULATED_CROSSING = {"FLOAT", "INT8", "UINT8"}
+
+SETUP = """
+import numpy as np, onnxruntime
+from test_custom_ops import cast_model, session_of
+"""
+python = functools.partial(processes.python, setup=SETUP)
 
 
 def cast_node(source: str, to: str, x: str, target: str, y: str, **attributes: object) -> onnx.NodeProto:
@@ -62,20 +69,6 @@ def no_errors_left_over():
         pass
     yield
     assert _custom_ops.take_error() is None
-
-
-def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, which may be broken by what it tries."""
-    header = """
-        import sys
-        import numpy as np, onnxruntime
-        from tests.test_custom_ops import cast_model, session_of
-    """
-    code = textwrap.dedent(header) + textwrap.dedent(script)
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, cwd=root, timeout=120, check=False
-    )
 
 
 # Overloads --------------------------------------------------------------------------------------------------
@@ -174,34 +167,47 @@ def test_a_tensor_with_two_readers_keeps_its_values_for_both():
 
 
 def test_the_result_is_handed_over_as_an_array_and_not_element_by_element(monkeypatch):
-    handed: list[object] = []
-    tolist = _custom_ops._Handover.tolist
-
-    def record(self):
-        handed.append(tolist(self))
-        return handed[-1]
-
-    monkeypatch.setattr(_custom_ops._Handover, "tolist", record)
+    for opdef in Opdef._odlist.values():
+        monkeypatch.setattr(opdef, "cast_attributes", lambda attributes: pytest.fail("the way of any other operator"))
     numbers = np.random.default_rng(3).integers(-1000, 1000, 1 << 20)
     (result,) = session_of(cast_model("FLOAT", "INT4")).run(None, {"x": numbers.astype(np.float32)})
-    assert [type(item) for item in handed] == [np.ndarray]
     assert result.tobytes() == ((numbers + 8 & 15) - 8).astype(np.int8).tobytes()
 
 
-def test_the_result_is_right_for_a_hook_that_takes_it_as_an_array_or_as_a_list(monkeypatch):
-    plain = np.arange(6, dtype=np.int8).reshape(2, 3)
-    result = plain.view(_custom_ops._Handover)
-    assert np.asarray(result).tolist() == plain.tolist()
-    assert np.array(result).tolist() == plain.tolist()
-    assert np.ascontiguousarray(result).ravel().tolist() == [0, 1, 2, 3, 4, 5]
-    assert list(result.flat) == [0, 1, 2, 3, 4, 5]
-    assert result.tobytes() == plain.tobytes()
-    assert list(result.flatten().tolist()) == [0, 1, 2, 3, 4, 5]
-    # Without the shortcut: what the hook does to a result of any other operator.
-    monkeypatch.delattr(_custom_ops._Handover, "tolist")
-    monkeypatch.delattr(_custom_ops._Handover, "flatten")
-    (slow,) = session_of(cast_model("FLOAT", "INT2")).run(None, {"x": np.array([[1.0, 2.0]], np.float32)})
-    assert slow.tolist() == [[1, -2]]
+def test_the_result_is_right_where_it_is_handed_over_element_by_element():
+    ran = python(
+        """
+        from onnxruntime_extensions import PyCustomOpDef, _ocos
+        session = session_of(cast_model("FLOAT", "INT2"))
+        PyCustomOpDef.install_hooker(_ocos._on_pyop_invocation)
+        (result,) = session.run(None, {"x": np.array([[1.0, 2.0]], np.float32)})
+        print(result.dtype, result.tolist())
+        """
+    )
+    assert (ran.returncode, ran.stdout.split("\n")[0]) == (0, "int8 [[1, -2]]"), ran.stderr
+
+
+def test_another_python_operator_is_called_as_ever():
+    ran = python(
+        """
+        from onnxruntime_extensions import PyCustomOpDef, onnx_op
+
+        @onnx_op(op_type="Twice", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float],
+                 attrs={"times": PyCustomOpDef.dt_int64})
+        def twice(values, times):
+            return values * times
+
+        import ort_castlike
+        from onnx import helper
+        node = helper.make_node("Twice", ["x"], ["y"], domain="ai.onnx.contrib", times=3)
+        x, y = (helper.make_tensor_value_info(name, 1, None) for name in "xy")
+        imports = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.contrib", 1)]
+        model = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=imports, ir_version=10)
+        (result,) = session_of(model.SerializeToString()).run(None, {"x": np.array([1.0, 2.0], np.float32)})
+        print(result.dtype, result.tolist())
+        """
+    )
+    assert (ran.returncode, ran.stdout.split("\n")[0]) == (0, "float32 [3.0, 6.0]"), ran.stderr
 
 
 # Registering ------------------------------------------------------------------------------------------------
@@ -398,7 +404,7 @@ def test_attributes_that_are_nonsense_give_zeros_and_an_error_for_the_session(to
 
 def test_nonsense_never_aborts_the_process():
     result = python("""
-        from tests.test_custom_ops import NONSENSE
+        from test_custom_ops import NONSENSE
         for to, attributes in NONSENSE + (("INT2", {"saturate": -(2**63)}), ("INT2", {"rounding": 7}),
                                           ("INT2", {"saturate": "yes"}), ("INT2", {"to_type": [1, 2]})):
             try:
