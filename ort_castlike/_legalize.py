@@ -24,6 +24,9 @@ from ort_castlike._wellformed import check_model, check_touched_node
 
 __all__ = ["LegalizePass", "legalize"]
 
+# For the inputs and for the outputs of a model, the original types of those that had emulated ones.
+_Signature = tuple[dict[str, str], dict[str, str]]
+
 
 class LegalizePass(ir.passes.InPlacePass):
     """An onnx_ir pass that makes a model run on stock onnxruntime plus this package's custom operators.
@@ -78,52 +81,57 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
         CastLikeError: The model is broken, holds operators that have no rule, or does not fit the target. One error
             stands for all that the rules refuse, or for all that the target does.
     """
-    before = (model.opset_imports.get("", 1), model.ir_version)
+    before = _versions(model)
     report = report or Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
+    context, untyped, inlined = _understand(model, options)
+    original = dict(context.original)
+    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
+    report.runs_on_before = releases_that_run(model, _uses(context), *before)
+
+    _check_touched_nodes(context)
+    signature = _replace_emulated_types(context)
+    report.changes = context.changes
+    report.weights = context.weights.memory()
+    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
+
+    lowered = _opset.lower(model, options.target)
+    after = _versions(model)
+    report.notes = [*inlined, *context.notes, *lowered]
+    report.opset = (before[0], after[0])
+    report.ir_version = (before[1], after[1])
+    report.runs_on_after = releases_for(*after)
+
+    _verify(model)
+    _forget_inferred_types(context, untyped)
+    retyped = any(value.type != type_ for value, type_ in context.original.items())
+    report.changed = bool(retyped or report.changes or inlined or lowered) or before != after
+    if report.changed:
+        _rename_repeated_nodes(context)
+        _record(model, options, signature)
+    return report
+
+
+def _versions(model: ir.Model) -> tuple[int, int]:
+    """The opset of ONNX's domain and the IR version."""
+    return model.opset_imports.get("", 1), model.ir_version
+
+
+# To understand the model ------------------------------------------------------------------------------------
+
+
+def _understand(model: ir.Model, options: Options) -> tuple[Context, list[ir.Value], list[str]]:
+    """Check a model, bring it into a form in which every value has a type, and give carriers to the emulated ones.
+
+    Returns:
+        The state of the rewrite, the values whose types are inferred, and a line for each function inlined.
+    """
     check_model(model)
     context = Context(model, options)
     name_dead_outputs(model, context.fresh_name)
     bring_in_outer_values(model.graph, context.fresh_name)
     untyped, inlined = infer_and_inline(model, context.fresh_name, functools.partial(_has_packable_weights, options))
     _remember_types(context)
-    original = dict(context.original)
-    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
-    report.runs_on_before = releases_that_run(model, _uses(context), *before)
-    _check_touched_nodes(context)
-    _apply_rules(context)
-    shield_float16_defaults(context)
-    leave_results_unplanned(context)
-    signature = _signature(context)
-    context.remove_dead()
-    context.encode_constants()
-    if original:
-        sink_constants(context)
-    report.changes = context.changes
-    report.weights = context.weights.memory()
-    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
-    if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
-        model.opset_imports[DOMAIN] = 1
-    lowered = _opset.lower(model, options.target)
-    report.notes = [*inlined, *context.notes, *lowered]
-    report.opset = (before[0], model.opset_imports.get("", 1))
-    report.ir_version = (before[1], model.ir_version)
-    report.runs_on_after = releases_for(report.opset[1], report.ir_version[1])
-    _verify(model)
-    for value in untyped:
-        node = value.producer()
-        # onnxruntime infers no shape for a custom operator, and a Scan needs the shapes of what its body gives.
-        is_given = value.is_graph_output() and value.graph is not model.graph
-        if value not in context.original and not is_given and (node is None or node.domain != DOMAIN):
-            value.type, value.shape = None, None
-    retyped = any(value.type != type_ for value, type_ in context.original.items())
-    report.changed = bool(retyped or report.changes or inlined or lowered) or before != (
-        report.opset[1],
-        report.ir_version[1],
-    )
-    if report.changed:
-        _rename_repeated_nodes(context)
-        _record(model, options, signature)
-    return report
+    return context, untyped, inlined
 
 
 def _has_packable_weights(options: Options, node: ir.Node) -> bool:
@@ -138,11 +146,6 @@ def _has_packable_weights(options: Options, node: ir.Node) -> bool:
     )
 
 
-def _graphs(model: ir.Model) -> list[ir.Graph]:
-    """The main graph and all subgraphs, an outer one before those inside it."""
-    return [model.graph, *model.graph.subgraphs()]
-
-
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     yield from graph.inputs
     yield from (value for value in graph.initializers.values() if not value.is_graph_input())
@@ -151,7 +154,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def _remember_types(context: Context) -> None:
-    for graph in _graphs(context.model):
+    for graph in context.model.graphs():
         for value in _values(graph):
             if value.is_initializer() and value.const_value is not None:
                 _check_initializer(value)
@@ -173,18 +176,6 @@ def _check_initializer(value: ir.Value) -> None:
         _constants.check_payload(tensor)
 
 
-def _uses(context: Context) -> Iterator[tuple[str, str, str]]:
-    """Where the model meets emulated types, for ``releases_that_run``."""
-    for value, type_ in context.original.items():
-        element = emulated_element(type_)
-        assert element is not None
-        yield "", "Constant", element.name
-        producer = value.producer()
-        nodes = [use.node for use in value.uses()]
-        for node in [producer, *nodes] if producer is not None else nodes:
-            yield node.domain, node.op_type, element.name
-
-
 def _check_touched_nodes(context: Context) -> None:
     errors = []
     for node in context.model.graph.all_nodes():
@@ -197,10 +188,34 @@ def _check_touched_nodes(context: Context) -> None:
         raise joined(errors)
 
 
+# To replace what is emulated --------------------------------------------------------------------------------
+
+
+def _replace_emulated_types(context: Context) -> _Signature:
+    """Apply the rules, remove what they left without a use, and encode the constants for those who use them.
+
+    Returns:
+        The original types of the main graph's inputs and outputs.
+    """
+    model = context.model
+    is_touched = bool(context.original)
+    _apply_rules(context)
+    shield_float16_defaults(context)
+    leave_results_unplanned(context)
+    signature = _signature(context)
+    context.remove_dead()
+    context.encode_constants()
+    if is_touched:
+        sink_constants(context)
+    if any(node.domain == DOMAIN for node in model.graph.all_nodes()):
+        model.opset_imports[DOMAIN] = 1
+    return signature
+
+
 def _apply_rules(context: Context) -> None:
     errors = [
         error
-        for graph in _graphs(context.model)
+        for graph in tuple(context.model.graphs())
         for node in tuple(graph)
         if (error := _refusal(node, context)) is not None
     ]
@@ -250,6 +265,70 @@ def _takes_packed(node: ir.Node, context: Context) -> bool:
     return True
 
 
+# To finish and tell what was done ---------------------------------------------------------------------------
+
+
+def _verify(model: ir.Model) -> None:
+    """Raise where a value of an emulated type is left, packed 4-bit constants aside."""
+    for graph in model.graphs():
+        for value in _values(graph):
+            element = emulated_element(value.type)
+            if element is None or (element.packed == element.name and value.const_value is not None):
+                continue
+            node = value.producer()
+            if element.packed == element.name and node is not None and node.op_type == "Constant":
+                continue
+            where = f"given by node {describe(node)}" if node is not None else "of the graph"
+            raise ModelError(
+                f"value {value.name!r} {where} still has the type {element.name} after the rewrite; "
+                "this is a defect of ort_castlike, please report it"
+            )
+
+
+def _forget_inferred_types(context: Context, untyped: list[ir.Value]) -> None:
+    """Take the types off again that the model did not state, where nothing needs them."""
+    for value in untyped:
+        node = value.producer()
+        # onnxruntime infers no shape for a custom operator, and a Scan needs the shapes of what its body gives.
+        is_given = value.is_graph_output() and value.graph is not context.model.graph
+        if value not in context.original and not is_given and (node is None or node.domain != DOMAIN):
+            value.type, value.shape = None, None
+
+
+def _rename_repeated_nodes(context: Context) -> None:
+    """Give each node of a graph a name of its own: ONNX does not ask for that, and onnxruntime 1.32 does."""
+    for graph in context.model.graphs():
+        seen: set[str] = set()
+        for node in graph:
+            if node.name in seen:
+                node.name = context.fresh_name(node.name)
+            if node.name:
+                seen.add(node.name)
+
+
+def _signature(context: Context) -> _Signature:
+    """The original types of the main graph's inputs and outputs that had emulated ones, which their doc strings say."""
+    graph = context.model.graph
+    for value in (*graph.inputs, *graph.outputs):
+        if value in context.original and not value.doc_string:
+            value.doc_string = f"{type_text(context.original[value])} in the original model"
+    return tuple(  # type: ignore[return-value]
+        {value.name or "": type_text(context.original[value]) for value in values if value in context.original}
+        for values in (graph.inputs, graph.outputs)
+    )
+
+
+def _record(model: ir.Model, options: Options, signature: _Signature) -> None:
+    """Write what was done into the model, on top of what an earlier rewrite wrote."""
+    earlier = read_record(model.metadata_props)
+    inputs, outputs = signature
+    if earlier is not None:
+        inputs = {**earlier.inputs, **inputs}
+        outputs = {**earlier.outputs, **outputs}
+    chosen = {name: str(getattr(options, name)) for name in ("target", "lowering", "rounding", "weights")}
+    write_record(RewriteRecord(chosen, inputs, outputs), model.metadata_props)
+
+
 def _listed(value: ir.Value, type_: ir.TypeProtocol) -> EmulatedTensor:
     node = value.producer()
     if value.is_graph_input():
@@ -264,52 +343,13 @@ def _listed(value: ir.Value, type_: ir.TypeProtocol) -> EmulatedTensor:
     return EmulatedTensor(value.name or "", type_text(type_), role, type_text(value.type))
 
 
-def _rename_repeated_nodes(context: Context) -> None:
-    """Give each node of a graph a name of its own: ONNX does not ask for that, and onnxruntime 1.32 does."""
-    for graph in _graphs(context.model):
-        seen: set[str] = set()
-        for node in graph:
-            if node.name in seen:
-                node.name = context.fresh_name(node.name)
-            if node.name:
-                seen.add(node.name)
-
-
-def _signature(context: Context) -> tuple[dict[str, str], dict[str, str]]:
-    """The original types of the main graph's inputs and outputs that had emulated ones, which their doc strings say."""
-    graph = context.model.graph
-    for value in (*graph.inputs, *graph.outputs):
-        if value in context.original and not value.doc_string:
-            value.doc_string = f"{type_text(context.original[value])} in the original model"
-    return tuple(  # type: ignore[return-value]
-        {value.name or "": type_text(context.original[value]) for value in values if value in context.original}
-        for values in (graph.inputs, graph.outputs)
-    )
-
-
-def _record(model: ir.Model, options: Options, signature: tuple[dict[str, str], dict[str, str]]) -> None:
-    """Write what was done into the model, on top of what an earlier rewrite wrote."""
-    earlier = read_record(model.metadata_props)
-    inputs, outputs = signature
-    if earlier is not None:
-        inputs = {**earlier.inputs, **inputs}
-        outputs = {**earlier.outputs, **outputs}
-    chosen = {name: str(getattr(options, name)) for name in ("target", "lowering", "rounding", "weights")}
-    write_record(RewriteRecord(chosen, inputs, outputs), model.metadata_props)
-
-
-def _verify(model: ir.Model) -> None:
-    """Raise where a value of an emulated type is left, packed 4-bit constants aside."""
-    for graph in _graphs(model):
-        for value in _values(graph):
-            element = emulated_element(value.type)
-            if element is None or (element.packed == element.name and value.const_value is not None):
-                continue
-            node = value.producer()
-            if element.packed == element.name and node is not None and node.op_type == "Constant":
-                continue
-            where = f"given by node {describe(node)}" if node is not None else "of the graph"
-            raise ModelError(
-                f"value {value.name!r} {where} still has the type {element.name} after the rewrite; "
-                "this is a defect of ort_castlike, please report it"
-            )
+def _uses(context: Context) -> Iterator[tuple[str, str, str]]:
+    """Where the model meets emulated types, for ``releases_that_run``."""
+    for value, type_ in context.original.items():
+        element = emulated_element(type_)
+        assert element is not None
+        yield "", "Constant", element.name
+        producer = value.producer()
+        nodes = [use.node for use in value.uses()]
+        for node in [producer, *nodes] if producer is not None else nodes:
+            yield node.domain, node.op_type, element.name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import onnx_ir as ir
 
 from ort_castlike._errors import ModelError
+from ort_castlike._walk import subgraphs
 
 __all__ = ["bring_in_outer_values", "name_dead_outputs"]
 
@@ -20,20 +21,9 @@ def name_dead_outputs(model: ir.Model, fresh_name: Callable[[str], str]) -> None
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         for node in graph.all_nodes():
             unnamed = [output for output in node.outputs if not output.name]
-            if unnamed and (node.op_identifier() in model.functions or any(True for _ in _subgraphs(node))):
+            if unnamed and (node.op_identifier() in model.functions or any(True for _ in subgraphs(node))):
                 for output in unnamed:
                     output.name = fresh_name(f"{node.op_type}_unused")
-
-
-def _subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs in a node's attributes."""
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
 
 
 def bring_in_outer_values(graph: ir.Graph, fresh_name: Callable[[str], str]) -> None:
@@ -53,7 +43,7 @@ def bring_in_outer_values(graph: ir.Graph, fresh_name: Callable[[str], str]) -> 
         current, outer = pending.pop()
         scopes = (current, *outer)
         for node in current:
-            for inner in _subgraphs(node):
+            for _, inner in subgraphs(node):
                 for index, value in enumerate(inner.outputs):
                     if not _is_given_in(inner, value):
                         _bring_in(inner, index, _source(value, scopes, node), fresh_name)

@@ -14,6 +14,7 @@ from ort_castlike._errors import ModelError, innermost
 from ort_castlike._files import _protos
 from ort_castlike._files._external import tensor_of
 from ort_castlike._types import element_type
+from ort_castlike._walk import subgraphs
 from ort_castlike._wellformed import check_proto
 
 __all__ = ["add_sparse_types", "to_ir", "to_proto"]
@@ -41,12 +42,12 @@ def to_ir(proto: onnx.ModelProto, *, base_dir: str = "") -> ir.Model:
             model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, TypeError, KeyError, AssertionError, RecursionError) as error:
         raise ModelError(f"the model cannot be understood: {innermost(error)}") from error
-    # onnx_ir reads the graphs that nodes hold in the order of the protos.
-    for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+    # onnx_ir walks over graphs in the order of the protos that they were read from.
+    for graph, graph_proto in zip(model.graphs(), _protos.graphs(proto.graph), strict=True):
         graph.meta[_ORIGINAL] = graph_proto
     if sparse:
         _type_sparse_initializers(model.graph, {})
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in model.graphs():
         ir.external_data.set_base_dir(graph, base_dir)
     for function in model.functions.values():
         ir.external_data.set_base_dir(function.graph, base_dir)
@@ -70,7 +71,7 @@ def to_proto(model: ir.Model, original: onnx.ModelProto | None = None) -> onnx.M
         proto.training_info.extend(original.training_info)
         order = {entry.domain: index for index, entry in enumerate(original.opset_import)}
         proto.opset_import.sort(key=lambda entry: order.get(entry.domain, len(order)))
-    for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+    for graph, graph_proto in zip(model.graphs(), _protos.graphs(proto.graph), strict=True):
         graph_proto.sparse_initializer.extend(_sparse_initializers(graph))
         graph_original = graph.meta.get(_ORIGINAL)
         if graph_original is not None:
@@ -87,25 +88,11 @@ def add_sparse_types(model: ir.Model, proto: onnx.ModelProto) -> None:
 
     They are those of the dense tensors that nodes see; ONNX's inference takes a sparse initializer for another kind.
     """
-    for graph, graph_proto in zip(_graphs(model.graph), _protos.graphs(proto.graph), strict=True):
+    for graph, graph_proto in zip(model.graphs(), _protos.graphs(proto.graph), strict=True):
         graph_proto.value_info.extend(
             onnx.helper.make_tensor_value_info(sparse.values.name, sparse.values.data_type, sparse.dims)
             for sparse in _sparse_initializers(graph)
         )
-
-
-def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """``graph`` and every graph inside it, in the order of ``_protos.graphs``."""
-    yield graph
-    for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield from _graphs(attribute.as_graph())
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for inner in attribute.as_graphs():
-                    yield from _graphs(inner)
 
 
 @contextlib.contextmanager
@@ -139,14 +126,8 @@ def _type_sparse_initializers(graph: ir.Graph, outer: dict[str, onnx.SparseTenso
             sparse = tensors[value.name]
             value.type = ir.TensorType(ir.DataType(sparse.values.data_type))
             value.shape = ir.Shape(sparse.dims)
-        for attribute in node.attributes.values():
-            if attribute.is_ref():
-                continue
-            if attribute.type == ir.AttributeType.GRAPH:
-                _type_sparse_initializers(attribute.as_graph(), tensors)
-            elif attribute.type == ir.AttributeType.GRAPHS:
-                for inner in attribute.as_graphs():
-                    _type_sparse_initializers(inner, tensors)
+        for _, inner in subgraphs(node):
+            _type_sparse_initializers(inner, tensors)
 
 
 def _restore(graph: onnx.GraphProto, original: onnx.GraphProto) -> None:

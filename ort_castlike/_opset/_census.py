@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from ort_castlike._opset._schemas import element_of, type_string
-from ort_castlike._opset._walk import all_graphs
 
 __all__ = ["Census", "elements_of", "take_census", "tensor_elements", "type_of"]
 
@@ -81,7 +80,7 @@ def take_census(model: ir.Model) -> Census:
         elements = elements.union(_named_types(function.attributes, every_integer=True))
     complete = all(value.type is not None for value in model.graph.inputs)
     for root in roots:
-        for graph in all_graphs(root):
+        for graph in (root, *root.subgraphs()):
             for node in graph:
                 if node.domain not in _CLOSED_DOMAINS and (node.domain, node.op_type) not in calls:
                     complete = complete and all(value.type is not None or not value.name for value in node.outputs)
@@ -94,7 +93,7 @@ def elements_of(root: ir.Graph, *, possible: bool = True) -> frozenset[str]:
     Of other domains, and of functions, any integer attribute may name a type; these count where ``possible`` says so.
     """
     elements: set[str] = set()
-    for graph in all_graphs(root):
+    for graph in (root, *root.subgraphs()):
         values = [*graph.inputs, *graph.initializers.values()]
         for node in graph:
             values.extend(node.outputs)

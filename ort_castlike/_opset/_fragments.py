@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ort_castlike._opset._site import Fragment, Site
-from ort_castlike._opset._walk import all_graphs
 
 __all__ = ["FragmentBuilder", "Names", "splice"]
 
@@ -20,7 +19,7 @@ class Names:
         """Read the names of ``graphs`` and of all graphs inside them."""
         self._taken: set[str] = set()
         for root in graphs:
-            for graph in all_graphs(root):
+            for graph in (root, *root.subgraphs()):
                 self._taken.update(value.name or "" for value in graph.inputs)
                 self._taken.update(graph.initializers)
                 for node in graph:
@@ -126,7 +125,7 @@ def splice(node: ir.Node, fragment: Fragment, names: Names) -> None:
     prefix = node.name or node.outputs[0].name or node.op_type
     inner = fragment.graph
     inner_outputs = list(inner.outputs)
-    for root in all_graphs(inner):
+    for root in (inner, *inner.subgraphs()):
         values = [*root.initializers.values(), *(root.inputs if root is not inner else ())]
         for value in values:
             value.name = names.fresh(f"{prefix}/{value.name}")

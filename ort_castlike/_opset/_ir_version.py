@@ -5,7 +5,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ort_castlike._opset._census import tensor_elements
-from ort_castlike._opset._walk import all_graphs
 from ort_castlike._targets import Target
 
 __all__ = ["check_ir_version", "lower_ir_version"]
@@ -41,7 +40,7 @@ def lower_ir_version(model: ir.Model, target: Target) -> list[str]:
         dropped = len(model.device_configurations)
         model.device_configurations = ()
         for root in (model.graph, *(function.graph for function in model.functions.values())):
-            for graph in all_graphs(root):
+            for graph in (root, *root.subgraphs()):
                 for node in graph:
                     dropped += len(node.device_configurations)
                     node.device_configurations = ()

@@ -17,8 +17,8 @@ from ort_castlike._opset._ir_version import check_ir_version, lower_ir_version
 from ort_castlike._opset._plan import apply, plan
 from ort_castlike._opset._schemas import newest_opset
 from ort_castlike._opset._site import Edit, Fragment, Refusal, Site
-from ort_castlike._opset._walk import nodes_with_place
 from ort_castlike._targets import TARGETS, Target
+from ort_castlike._walk import nodes_with_place
 
 __all__ = ["lower"]
 

@@ -15,7 +15,7 @@ from ort_castlike._opset._gaps import must_be_replaced
 from ort_castlike._opset._rules import ALWAYS, FORMS, RULES
 from ort_castlike._opset._schemas import bumps, schema
 from ort_castlike._opset._site import Edit, Expand, Fragment, Refusal, Site
-from ort_castlike._opset._walk import nodes_with_place
+from ort_castlike._walk import nodes_with_place
 
 __all__ = ["apply", "plan"]
 

@@ -1,4 +1,4 @@
-"""Walks over every node of a graph, its subgraphs at any depth included."""
+"""What onnx_ir's own walks do not tell: which attribute of a node holds a graph, and where a node lies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-__all__ = ["all_graphs", "nodes_with_place", "subgraphs"]
+__all__ = ["nodes_with_place", "subgraphs"]
 
 
 def subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
@@ -35,13 +35,3 @@ def nodes_with_place(graph: ir.Graph, place: str) -> Iterator[tuple[ir.Node, str
 
 def _name(node: ir.Node) -> str | None:
     return node.name or next((output.name for output in node.outputs), None)
-
-
-def all_graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """``graph`` and every graph inside it."""
-    pending = [graph]
-    while pending:
-        current = pending.pop()
-        yield current
-        for node in current:
-            pending.extend(inner for _, inner in subgraphs(node))
