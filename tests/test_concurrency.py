@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 
 import numpy as np
 import onnx
 import onnxruntime
+import processes
 import pytest
 from graphs import model, node, tensor, value
 from onnx import TensorProto
@@ -20,6 +18,8 @@ import ort_castlike
 
 CPU = ["CPUExecutionProvider"]
 THREADS = 16
+
+python = functools.partial(processes.python, setup="import test_concurrency as here\n")
 
 
 def parallel_casts() -> onnx.ModelProto:
@@ -62,20 +62,6 @@ def in_threads(work, count: int = THREADS) -> None:
         assert not thread.is_alive()
     if errors:
         raise errors[0]
-
-
-def python(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script that may use this module as ``here``."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    setup = f"import sys; sys.path[:0] = [{root!r}, {os.path.join(root, 'tests')!r}]\nimport test_concurrency as here\n"
-    return subprocess.run(
-        [sys.executable, "-c", setup + textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **environment},
-    )
 
 
 def options(mode: str) -> onnxruntime.SessionOptions:

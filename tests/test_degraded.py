@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
-import textwrap
 
 import numpy as np
 import onnx
@@ -14,6 +11,7 @@ import onnxruntime
 import pytest
 from graphs import model, node, tensor, value
 from onnx import TensorProto
+from processes import python
 
 import ort_castlike
 from ort_castlike._errors import SaveError, TargetError
@@ -39,18 +37,6 @@ def heavy(folder: os.PathLike[str]) -> os.PathLike[str]:
     path = folder / "heavy.onnx"
     onnx.save(source, path, save_as_external_data=True, location="heavy.data", size_threshold=0)
     return path
-
-
-def python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    setup = f"import sys; sys.path[:0] = [{root!r}, {os.path.join(root, 'tests')!r}]\n"
-    return subprocess.run(
-        [sys.executable, "-c", setup + textwrap.dedent(script), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 # Packages and devices ---------------------------------------------------------------------------------------

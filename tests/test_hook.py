@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import _thread
-import os
 import signal
-import subprocess
-import sys
-import textwrap
 import time
 
 import pytest
-from test_interrupts import LOOP, default_handler, python
+from test_interrupts import default_handler, python
 
 from ort_castlike._hook import guarded
 
 __all__ = ["default_handler"]
 
 # Interrupts at random moments, one or two at a time, each of which must come up once the run has ended.
-STORM = (
-    LOOP
-    + """
+STORM = """
 import random
 rng = random.Random(0)
 caught = 0
@@ -51,7 +45,6 @@ while time.monotonic() < end:
         pass
 print("caught", caught, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
-)
 
 
 def called_with_an_interrupt_waiting(function, *arguments):
@@ -113,10 +106,7 @@ def test_what_an_operator_raises_is_raised_as_before():
 
 
 def test_a_storm_of_interrupts_never_ends_a_plain_session():
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    result = subprocess.run(
-        [sys.executable, "-c", STORM, "3"], capture_output=True, text=True, cwd=root, timeout=120, check=False
-    )
+    result = python(STORM, "3")
     assert result.returncode == 0, result.stderr[-2000:]
     words = result.stdout.split()
     assert words[0] == "caught", result.stdout
@@ -125,8 +115,7 @@ def test_a_storm_of_interrupts_never_ends_a_plain_session():
 
 
 def test_an_interrupt_in_an_operator_of_another_library_ends_no_process_either():
-    result = python(
-        textwrap.dedent("""
+    result = python("""
         from onnxruntime_extensions import PyCustomOpDef, onnx_op
 
         @onnx_op(op_type="others::Slow", inputs=[PyCustomOpDef.dt_float], outputs=[PyCustomOpDef.dt_float])
@@ -149,7 +138,6 @@ def test_an_interrupt_in_an_operator_of_another_library_ends_no_process_either()
             time.sleep(10)
         except KeyboardInterrupt:
             print("interrupted", result)
-        """)
-    )
+    """)
     assert result.returncode == 0, result.stderr[-2000:]
     assert result.stdout.startswith("interrupted [array([2., 2.]")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 
+import processes
 import pytest
 
 from ort_castlike._interrupts import deferred_interrupts
@@ -21,7 +19,7 @@ from onnx import TensorProto, helper
 import ort_castlike
 from ort_castlike import _custom_ops
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-from tests.test_custom_ops import cast_node, empty, serialized, value_info
+from test_custom_ops import cast_node, empty, serialized, value_info
 
 scalar = lambda name, kind: helper.make_tensor_value_info(name, kind, [])
 body = helper.make_graph(
@@ -61,6 +59,8 @@ def interrupt_soon(times=1):
     threading.Thread(target=send, daemon=True).start()
 """
 
+python = functools.partial(processes.python, setup=LOOP)
+
 
 @pytest.fixture(autouse=True)
 def default_handler():
@@ -68,14 +68,6 @@ def default_handler():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def python(script: str) -> subprocess.CompletedProcess[str]:
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    code = LOOP + textwrap.dedent(script)
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=120, check=False
-    )
 
 
 @pytest.mark.parametrize("times", [1, 3])
