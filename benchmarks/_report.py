@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from _timing import Table
 
-__all__ = ["machine", "show", "versions"]
+__all__ = ["machine", "main", "show", "versions"]
 
 
 def machine() -> str:
@@ -41,3 +42,8 @@ def show(tables: Sequence[Table]) -> None:
         for figure in table.figures:
             verdict = "" if figure.aim is None else f"  {figure.aim_text}: {'yes' if figure.reached else 'NO'}"
             print(f"    {figure.name:60} {figure.ratio}{verdict}")
+
+
+def main(measure: Callable[[int], Sequence[Table]], rounds: int = 15) -> None:
+    """What a benchmark does as a script: it measures in as many rounds as the command line says, and prints tables."""
+    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else rounds))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from _report import main
 from _timing import Figure, Table, Times
 
 STATEMENTS = {
@@ -46,6 +47,4 @@ def measure(rounds: int) -> list[Table]:
 
 
 if __name__ == "__main__":
-    from _report import show
-
-    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
+    main(measure)

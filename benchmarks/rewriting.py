@@ -1,6 +1,6 @@
 """What rewriting costs by the number of nodes and by the kind of model, what it adds to a session, and repacking.
 
-Usage: ``python benchmarks/rewriting.py [FEW MANY]`` nodes.
+Usage: ``python benchmarks/rewriting.py [ROUNDS]``, or ``FEW MANY`` for the time by the number of nodes alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
+from _report import main, show
 from _sessions import options, plain_options
 from _timing import Figure, Spread, Table, take_turns
 from onnx import TensorProto, helper, numpy_helper
@@ -183,7 +184,7 @@ def measure(rounds: int) -> list[Table]:
 
 
 if __name__ == "__main__":
-    from _report import show
-
-    given = tuple(map(int, sys.argv[1:3]))
-    show([nodes(5, given)] if len(given) == 2 else measure(15))
+    if len(sys.argv) > 2:
+        show([nodes(5, (int(sys.argv[1]), int(sys.argv[2])))])
+    else:
+        main(measure)

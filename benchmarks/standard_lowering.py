@@ -6,11 +6,10 @@ that is what these operators can use. Releases without a cast of their own show 
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import onnx
 import onnxruntime
+from _report import main
 from _sessions import bound
 from _timing import Call, Figure, Table, take_turns
 from onnx import TensorProto, helper
@@ -80,6 +79,4 @@ def measure(rounds: int) -> list[Table]:
 
 
 if __name__ == "__main__":
-    from _report import show
-
-    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
+    main(measure)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+from _report import main
 from _sessions import bound, plain_options
 from _timing import Call, Figure, Spread, Table, take_turns
 from onnx import TensorProto, helper, numpy_helper
@@ -266,6 +267,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--memory"]:
         held(sys.argv[2])
     else:
-        from _report import show
-
-        show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 9))
+        main(measure, rounds=9)
