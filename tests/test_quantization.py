@@ -522,6 +522,25 @@ def test_blocks_on_an_axis_of_unknown_size(op_type):
     np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize("size", ["N", 4])
+@pytest.mark.parametrize("element", [*INTEGERS, "FLOAT4E2M1"])
+@pytest.mark.parametrize("op_type", ["QuantizeLinear", "DequantizeLinear"])
+def test_a_vector_of_unknown_size_may_be_one_block(op_type, element, size):
+    types = ("FLOAT", element) if op_type == "QuantizeLinear" else (element, "FLOAT")
+    nodes = [linear(op_type, ["x", "s", "z"], "y", 0, 4)]
+    inputs = [info("x", types[0], [size]), info("s", "FLOAT", ["B"]), info("z", element, ["B"])]
+    session = ort_castlike.InferenceSession(make_model(nodes, inputs, [info("y", types[1], None)]), options())
+    for blocks in (1, 2) if size == "N" else (1,):
+        scale = np.array([0.5, 2][:blocks], np.float32)
+        wide = np.array([1, 0, 0, 1, 1, 1, 0, 1][: 4 * blocks])
+        zero_point = np.array([1, 0][:blocks]).astype(DTYPES[element])
+        real = dequantized(wide, scale, zero_point, 0, 4)
+        given, wanted = (real, wide.astype(DTYPES[element]))[:: 1 if op_type == "QuantizeLinear" else -1]
+        (y,) = session.run(None, {"x": given, "s": scale, "z": zero_point})
+        assert y.dtype == wanted.dtype
+        np.testing.assert_array_equal(y, wanted)
+
+
 def test_a_zero_point_for_a_scale_of_unknown_size():
     x = np.linspace(-4, 4, 6, dtype=np.float32).reshape(2, 3)
     node = linear("QuantizeLinear", ["x", "s"], "y", output_dtype=code("INT2"))

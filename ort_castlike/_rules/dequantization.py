@@ -79,7 +79,9 @@ def dequantize(node: ir.Node, context: Context) -> None:
     stock.granularity.check(node, x, scale, zero_point)
     is_small_float = from_type.is_emulated and from_type.is_float
     has_integers = not is_small_float or (from_type.name == "FLOAT4E2M1" and _can_double(context, stock))
-    if not has_integers or (_is_optimized(node, context, stock) and not _make_one_block(context, stock)):
+    # The stock operator takes a single scale for one of the whole tensor, and refuses a block size with it.
+    is_open = stock.granularity.may_be_one_block(x, scale)
+    if not has_integers or is_open or (_is_optimized(node, context, stock) and not _make_one_block(context, stock)):
         _dequantize_floats(node, context, stock, to_type)
     elif is_small_float:
         _dequantize_doubled(node, context, stock, to_type)

@@ -31,6 +31,16 @@ class Granularity:
         # The runtime takes a single scale for one of the whole tensor, and refuses a block size with it.
         return cls(axis, 0 if _is_one_block(node, axis, block_size) else block_size)
 
+    def may_be_one_block(self, data: ir.Value, scale: ir.Value) -> bool:
+        """Whether a vector of blocks may turn out to be a single one when it runs."""
+        return (
+            self.block_size > 0
+            and data.shape is not None
+            and len(data.shape) == 1
+            and not isinstance(data.shape[0], int)
+            and (scale.shape is None or not isinstance(scale.shape[0], int))
+        )
+
     def attributes(self) -> list[ir.Attr]:
         """The attributes that say so, the default aside."""
         attributes = [ir.AttrInt64("axis", self.axis)] if self.axis != 1 else []
@@ -126,15 +136,14 @@ class Granularity:
 def _is_one_block(node: ir.Node, axis: int, block_size: int) -> bool:
     """Whether all of a vector is a single block."""
     data, scale = [*node.inputs, None, None][:2]
-    if data is None or data.shape is None or scale is None or scale.shape is None:
+    if data is None or data.shape is None or scale is None or len(data.shape) != 1:
         return False
-    return (
-        len(data.shape) == 1
-        and scale.shape == (1,)
-        and axis in (0, -1)
-        and block_size > 0
-        and not (isinstance(data.shape[0], int) and data.shape[0] > block_size)
-    )
+    if axis not in (0, -1) or block_size <= 0:
+        return False
+    size = data.shape[0]
+    if not isinstance(size, int):
+        return scale.shape is not None and scale.shape == (1,)
+    return size <= block_size and (scale.shape is None or (len(scale.shape) == 1 and _may_equal(scale.shape[0], 1)))
 
 
 def _is_single(value: ir.Value) -> bool:
