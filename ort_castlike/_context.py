@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ort_castlike import _constants
 from ort_castlike._errors import ModelError, UnsupportedOperatorError
+from ort_castlike._opset._schemas import newest_opset, schema, signature
 from ort_castlike._options import Options
 from ort_castlike._report import Change
 from ort_castlike._types import ElementType, element_type
@@ -143,10 +144,17 @@ class Context:
         """The error for a node that cannot be rewritten because of one of its values."""
         type_ = self.original.get(value, value.type)
         kind = "unknown" if type_ is None else type_text(type_)
-        domain = node.domain or "ai.onnx"
+        operator = f"{node.domain or 'ai.onnx'}::{node.op_type}"
+        if not why and not _allows(node, value, kind):
+            element = emulated_element(type_)
+            others = "int8 or float" if element is not None and element.is_integer else "float"
+            return UnsupportedOperatorError(
+                f"node {describe(node)}: {operator} takes or gives {value.name!r} of type {kind}, which ONNX does not "
+                f"allow; cast to {others} before the node, and back behind it if need be"
+            )
         return UnsupportedOperatorError(
-            f"node {describe(node)}: {domain}::{node.op_type} takes or gives {value.name!r} of type "
-            f"{kind}, {why or 'and no rule says what it becomes'}; "
+            f"node {describe(node)}: {operator} takes or gives {value.name!r} of type {kind}, "
+            f"{why or 'and no rule says what it becomes'}; "
             f"cast the value to a type that the operator takes first, or ask for a rule for {node.op_type}"
         )
 
@@ -339,6 +347,20 @@ class Context:
                 node.graph.remove(node, safe=True)
                 for output in node.outputs:
                     self.original.pop(output, None)
+
+
+def _allows(node: ir.Node, value: ir.Value, kind: str) -> bool:
+    """Whether the newest ONNX lets a node take or give one of its values, of the type ``kind``, so far as it says."""
+    opset = newest_opset()
+    if node.domain or schema(node.op_type, opset) is None:
+        return True
+    formals = signature(node.op_type, opset)
+    return all(
+        kind in formals.formal(rows, index).types
+        for values, rows in ((node.inputs, formals.inputs), (node.outputs, formals.outputs))
+        for index, one in enumerate(values)
+        if one is value
+    )
 
 
 def _set_tensor(value: ir.Value, tensor: ir.TensorProtocol) -> None:

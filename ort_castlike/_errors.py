@@ -52,7 +52,7 @@ class ModelError(CastLikeError):
 
 
 class UnsupportedOperatorError(CastLikeError):
-    """A node takes or gives an emulated element type and no rule says what it becomes."""
+    """A node takes or gives an emulated element type, and ONNX forbids it or no rule says what it becomes."""
 
 
 class TargetError(CastLikeError):
@@ -64,7 +64,7 @@ class OptionError(CastLikeError, ValueError):
 
 
 class FeedError(CastLikeError, ValueError):
-    """An array given to a session does not fit the input it was given for."""
+    """What a run is given does not fit: an array its input, or a name the model."""
 
 
 class RegistrationError(CastLikeError):

@@ -140,7 +140,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             As onnxruntime's, with arrays of ml_dtypes' types for the types that numpy lacks.
 
         Raises:
-            FeedError: A value does not fit its input.
+            FeedError: A value does not fit its input, or the model has no output of a name.
             CastLikeError: A cast met a value that it cannot take, such as a string that is no number.
         """
         feeds = input_feed
@@ -154,6 +154,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 return super().run(output_names, feeds, run_options)  # type: ignore[no-any-return]
             except Exception as error:
                 self._blame_feeds(input_feed, error)
+                self._names(output_names)
                 raise
         return self._run(self._names(output_names), feeds, input_feed, run_options)
 
@@ -168,13 +169,12 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """Compute the outputs on another thread, and give them to ``callback(results, user_data, error)`` there.
 
         Raises:
-            FeedError: A value does not fit its input.
+            FeedError: A value does not fit its input, or the model has no output of a name.
         """
-        feeds = self._feeds(input_feed)
+        feeds, names = self._feeds(input_feed), self._names(output_names)
         if self._is_plain and all(feeds[name] is input_feed[name] for name in feeds):
             super().run_async(output_names, input_feed, callback, user_data, run_options)
             return
-        names = self._names(output_names)
 
         def work() -> None:
             try:
@@ -197,9 +197,10 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """Compute the outputs from OrtValues to OrtValues, which hold emulated types in their carriers.
 
         Raises:
-            FeedError: A value does not fit its input.
+            FeedError: A value does not fit its input, or the model has no output of a name.
             CastLikeError: As for :meth:`run`.
         """
+        self._names(output_names)
         if self._emulated_inputs:
             input_dict_ort_values = self._feeds(input_dict_ort_values)
         with self._errors_of_run(input_dict_ort_values, run_options) as run_options:
@@ -248,7 +249,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._is_plain = self._custom_ops is None and not any(port.is_emulated or port.is_opaque for port in outputs)
 
     def _names(self, output_names: Sequence[str] | None) -> list[str]:
-        return list(output_names) if output_names else list(self._output_ports)
+        """The names of the outputs wanted.
+
+        Raises:
+            FeedError: The model has no output of a name.
+        """
+        ports = self._output_ports
+        for name in output_names or ():
+            if name not in ports:
+                raise InvalidFeedError(
+                    f"the model has no output {name!r}; its outputs are {', '.join(map(repr, ports)) or 'none'}"
+                )
+        return list(output_names or ports)
 
     def _feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
         """The feed that onnxruntime takes in the place of the user's.
@@ -391,7 +403,8 @@ def _explain_literal(error: Exception) -> None:
     """Say what onnxruntime's Cast means where it names the C function alone that read the string."""
     match = re.search(r"running Cast node. Name:'(.*?)' Status Message: sto[a-z]+\b", str(error))
     if match is not None:
+        node = f"node {match[1]!r}" if match[1] else "a Cast without a name"
         raise ModelError(
-            f"node {match[1]!r} casts a string that is no number, or one out of range; a number is written as "
+            f"{node} casts a string that is no number, or one out of range; a number is written as "
             "'-1', '0.5', '1e3', 'INF' or 'NaN'"
         ) from error

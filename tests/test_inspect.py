@@ -8,11 +8,12 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from graphs import model, node, tensor, value
+from graphs import model, node, sequence, tensor, value
 from onnx import TensorProto, helper
 
 import ort_castlike
 from ort_castlike._errors import ModelError, TargetError, UnsupportedOperatorError
+from ort_castlike._rules import RULES
 from ort_castlike._targets import TARGETS
 
 RELEASES = [str(target) for target in TARGETS]
@@ -86,6 +87,36 @@ def test_all_that_blocks_is_listed():
         assert "tensor(int2)" in blocker
     assert [item.name for item in report.tensors] == ["x", "a", "b", "d"]
     assert report.runs_on_after == ()
+
+
+@pytest.mark.parametrize(("element", "instead"), [("INT2", "int8 or float"), ("FLOAT4E2M1", "float")])
+@pytest.mark.parametrize("op_type", ["Relu", "Add", "Concat", "SplitToSequence", "RandomNormalLike"])
+def test_an_operator_that_onnx_keeps_from_a_type_is_called_so(op_type, element, instead):
+    attributes = {"Concat": {"axis": 0}, "RandomNormalLike": {"dtype": TensorProto.DataType.Value(element)}}
+    source = "f" if op_type == "RandomNormalLike" else "x"
+    entry = node(op_type, [source] * (1 + (op_type == "Add")), ["y"], **attributes.get(op_type, {}))
+    output = sequence("y", element) if op_type == "SplitToSequence" else value("y", element)
+    proto = model([entry], [value("x", element, [2]), value("f", "FLOAT", [2])], [output])
+    with pytest.raises(UnsupportedOperatorError) as caught:
+        ort_castlike.rewrite(proto)
+    kind = f"tensor({element.lower()})"
+    assert f"of type {kind}, which ONNX does not allow; cast to {instead} before the node" in str(caught.value)
+
+
+@pytest.mark.parametrize("domain", ["", "org.example"])
+def test_an_operator_that_onnx_does_not_know_has_no_rule(domain):
+    proto = model([node("NoSuch", ["x"], ["y"], domain=domain)], [value("x", "INT2", [4])], [value("y", "INT2", [4])])
+    proto.opset_import.append(helper.make_opsetid("org.example", 1))
+    with pytest.raises(
+        UnsupportedOperatorError, match=r"NoSuch takes or gives 'x' .*, and no rule says what it becomes"
+    ):
+        ort_castlike.rewrite(proto)
+
+
+def test_an_operator_that_onnx_allows_has_no_rule_while_none_is_there(monkeypatch):
+    monkeypatch.delitem(RULES, ("", "Transpose"))
+    with pytest.raises(UnsupportedOperatorError, match=r"'turn' \(Transpose\): .*, and no rule says what it becomes"):
+        ort_castlike.rewrite(mixed_model())
 
 
 def test_the_error_of_a_rewrite_names_all_that_blocks():

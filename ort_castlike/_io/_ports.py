@@ -93,12 +93,15 @@ class Port:
         assert self.element is not None
         if isinstance(value, np.generic):
             value = np.asarray(value)
-        if isinstance(value, list) and (self.is_emulated or self.is_opaque):
-            value = self._array_of_list(value)
+        if isinstance(value, list):
+            array = self._plain_array(value)
+            if not (self.is_emulated or self.is_opaque):
+                if array.dtype.kind in "SU" and self.element.name != "STRING":
+                    raise self._misfit(array)
+                return value
+            value = self._narrow_array(array)
         if not isinstance(value, np.ndarray):
-            if value is None or not isinstance(value, list):
-                raise self._misfit(value)
-            return value
+            raise self._misfit(value)
         if len(shape) and not _fits(value.shape, shape):
             raise self._misfit(value)
         if self.is_emulated:
@@ -135,16 +138,22 @@ class Port:
         # onnxruntime takes bytes of the other order for what they are not.
         return array if array.dtype.isnative else array.astype(self.element.dtype)
 
-    def _array_of_list(self, value: list[Any]) -> Array:
-        """An array of the element's dtype, or of the carrier's, that holds a list of numbers exactly."""
-        assert self.element is not None
+    def _plain_array(self, value: list[Any]) -> Array:
+        """What numpy makes of a list."""
         try:
-            array = np.asarray(value)
-            if array.dtype == self.element.dtype or not array.size:
-                return array.astype(self.element.dtype)
+            return np.asarray(value)
+        except ValueError as error:
+            raise self._misfit(value, hint="its rows differ in length") from error
+
+    def _narrow_array(self, array: Array) -> Array:
+        """An array of the element's dtype, or of the carrier's, that holds the numbers of another exactly."""
+        assert self.element is not None
+        if array.dtype == self.element.dtype or not array.size:
+            return array.astype(self.element.dtype)
+        try:
             wide = array.astype(np.float64 if self.element.is_float else np.int64, casting="safe")
         except (TypeError, ValueError, OverflowError) as error:
-            raise self._misfit(value) from error
+            raise self._misfit(array) from error
         if self.is_opaque:
             return wide.astype(self.element.dtype)
         carrier = carrier_dtype(self.element)
@@ -181,7 +190,7 @@ class Port:
         assert self.element is not None
         if self.element.is_integer:
             low, high = self.element.integer_range
-            values = f"its values are {low} to {high}"
+            values = f"its values are {low} to {high}; clip it first with array.clip({low}, {high})"
         else:
             values = f"round it first with array.astype(ml_dtypes.{self.element.dtype.name})"
         return InvalidFeedError(f"input {self.name!r} is {self.arg.type}: {value.item()} is no value of it; {values}")
