@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from ort_castlike import _constants
 from ort_castlike._errors import ModelError, UnsupportedOperatorError
-from ort_castlike._opset._schemas import newest_opset, schema, signature
+from ort_castlike._opset._schemas import newest_opset, schema, signature, type_text
 from ort_castlike._options import Options
 from ort_castlike._report import Change
 from ort_castlike._types import ElementType, element_type
 from ort_castlike._weight_memory import WeightTally
 
-__all__ = ["DOMAIN", "Context", "carrier_type", "describe", "emulated_element", "type_text"]
+__all__ = ["DOMAIN", "Context", "carrier_type", "describe", "emulated_element"]
 
 DOMAIN = "ort_castlike"
 
@@ -68,16 +68,6 @@ def carrier_type(type_: ir.TypeProtocol) -> ir.TypeProtocol:
     assert element is not None
     assert element.carrier is not None
     return with_dtype(type_, ir.DataType[element.carrier])
-
-
-def type_text(type_: ir.TypeProtocol) -> str:
-    """A type in onnxruntime's notation: "tensor(int2)", "seq(tensor(uint2))"."""
-    if isinstance(type_, ir.SequenceType):
-        return f"seq({type_text(type_.elem_type)})"
-    if isinstance(type_, ir.OptionalType):
-        return f"optional({type_text(type_.elem_type)})"
-    kind = "sparse_tensor" if isinstance(type_, ir.SparseTensorType) else "tensor"
-    return f"{kind}({element_type(type_.dtype).ort_name})"
 
 
 class Context:

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ort_castlike import _constants, _opset
-from ort_castlike._context import DOMAIN, Context, describe, emulated_element, type_text
+from ort_castlike._context import DOMAIN, Context, describe, emulated_element
 from ort_castlike._defaults import shield_float16_defaults
 from ort_castlike._errors import CastLikeError, ModelError, joined
 from ort_castlike._inline._functions import infer_and_inline
 from ort_castlike._metadata import RewriteRecord, read_record, write_record
+from ort_castlike._opset._schemas import type_text
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import EmulatedTensor, Report
 from ort_castlike._results import leave_results_unplanned
@@ -102,12 +103,12 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     report.runs_on_after = releases_for(*after)
 
     _verify(model)
-    _forget_inferred_types(context, untyped)
     retyped = any(value.type != type_ for value, type_ in context.original.items())
     report.changed = bool(retyped or report.changes or inlined or lowered) or before != after
     if report.changed:
-        _rename_repeated_nodes(context)
+        _name_nodes(context)
         _record(model, options, signature)
+    _forget_inferred_types(context, untyped)
     return report
 
 
@@ -295,15 +296,25 @@ def _forget_inferred_types(context: Context, untyped: list[ir.Value]) -> None:
             value.type, value.shape = None, None
 
 
-def _rename_repeated_nodes(context: Context) -> None:
-    """Give each node of a graph a name of its own: ONNX does not ask for that, and onnxruntime 1.32 does."""
+def _name_nodes(context: Context) -> None:
+    """Give a node another name where one of its graph has it, which onnxruntime 1.32 refuses; and casts of strings one.
+
+    These fail for what is no number, and the runtime's error calls them by their names alone.
+    """
     for graph in context.model.graphs():
         seen: set[str] = set()
         for node in graph:
             if node.name in seen:
                 node.name = context.fresh_name(node.name)
+            elif not node.name and _casts_string(node):
+                node.name = context.fresh_name(f"{node.outputs[0].name}_{node.op_type}")
             if node.name:
                 seen.add(node.name)
+
+
+def _casts_string(node: ir.Node) -> bool:
+    value = node.inputs[0] if node.op_type in ("Cast", "CastLike") and node.inputs else None
+    return value is not None and value.dtype == ir.DataType.STRING
 
 
 def _signature(context: Context) -> _Signature:

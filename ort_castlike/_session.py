@@ -403,8 +403,7 @@ def _explain_literal(error: Exception) -> None:
     """Say what onnxruntime's Cast means where it names the C function alone that read the string."""
     match = re.search(r"running Cast node. Name:'(.*?)' Status Message: sto[a-z]+\b", str(error))
     if match is not None:
-        node = f"node {match[1]!r}" if match[1] else "a Cast without a name"
         raise ModelError(
-            f"{node} casts a string that is no number, or one out of range; a number is written as "
+            f"node {match[1]!r} casts a string that is no number, or one out of range; a number is written as "
             "'-1', '0.5', '1e3', 'INF' or 'NaN'"
         ) from error

@@ -14,10 +14,10 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ort_castlike._context import DOMAIN, Context, describe, tensor_dtype, type_text
+from ort_castlike._context import DOMAIN, Context, describe, tensor_dtype
 from ort_castlike._errors import ModelError
 from ort_castlike._files import _protos
-from ort_castlike._opset._schemas import newest_opset, schema, signature
+from ort_castlike._opset._schemas import newest_opset, schema, signature, type_text
 from ort_castlike._types import ELEMENT_TYPES, element_type
 
 __all__ = ["check_model", "check_proto", "check_touched_node"]

@@ -461,7 +461,7 @@ before, peak, stop = own(), [0], threading.Event()
 def watch():
     while not stop.wait(0.002):
         peak[0] = max(peak[0], own())
-watcher = threading.Thread(target=watch)
+watcher = threading.Thread(target=watch, daemon=True)
 watcher.start()
 {statement}
 peak[0] = max(peak[0], own())

@@ -558,11 +558,15 @@ def test_a_string_that_is_no_number_is_a_clear_error(lowering: str) -> None:
         session.run(None, feeds)
 
 
-def test_a_string_that_is_no_number_in_a_cast_without_a_name_is_a_clear_error() -> None:
-    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT), helper.make_node("Identity", ["q"], ["p"])]
+@pytest.mark.parametrize("name", ["", "narrow"])
+def test_a_stock_cast_of_a_string_that_is_no_number_is_called_by_a_name(name: str) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["y"], name, to=TensorProto.FLOAT),
+        helper.make_node("Identity", ["q"], ["p"]),
+    ]
     inputs = [tensor("x", "STRING", ["N"]), tensor("q", "INT2", ["N"])]
     session = session_of(model_of(nodes, inputs, [tensor("y", "FLOAT", ["N"]), tensor("p", "INT2", ["N"])], opset=25))
-    with pytest.raises(ort_castlike.CastLikeError, match=r"^a Cast without a name casts a string that is no number"):
+    with pytest.raises(ort_castlike.CastLikeError, match=f"node '{name or 'y_Cast'}' casts a string that is no number"):
         session.run(["y"], {"x": np.array(["two"], object), "q": np.zeros(1, ml_dtypes.int2)})
 
 

@@ -56,7 +56,7 @@ def casts_of(source: str, op_type: str = "Cast") -> onnx.ModelProto:
         else:
             operands.append(f"like{index}")
             likes.append(helper.make_tensor(operands[1], code(to), [], [""] if to == "STRING" else [0]))
-        nodes.append(node(op_type, operands, [f"y{index}"], **attributes))
+        nodes.append(node(op_type, operands, [f"y{index}"], f"cast{index}", **attributes))
         inputs.append(value(f"x{index}", source, [None]))
         outputs.append(value(f"y{index}", to, [None]))
     return model(nodes, inputs, outputs, likes, opset=21)

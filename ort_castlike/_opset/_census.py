@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import onnx_ir as ir
 
-from ort_castlike._opset._schemas import element_of, type_string
+from ort_castlike._opset._schemas import element_of, type_text
 
 __all__ = ["Census", "elements_of", "take_census", "tensor_elements", "type_of"]
 
@@ -54,7 +54,7 @@ class Census:
 def type_of(value: ir.Value) -> str | None:
     """A value's type in ONNX's notation, None where neither it nor the node that makes it says."""
     if value.type is not None:
-        return type_string(value.type)
+        return type_text(value.type)
     if value.const_value is not None:
         return f"tensor({value.const_value.dtype.name.lower()})"
     producer = value.producer()

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-__all__ = ["Formal", "Signature", "bumps", "element_of", "newest_opset", "schema", "signature", "type_string"]
+__all__ = ["Formal", "Signature", "bumps", "element_of", "newest_opset", "schema", "signature", "type_text"]
 
 _ELEMENT = re.compile(r"tensor\((\w+)\)")
 
@@ -90,18 +90,18 @@ def signature(op_type: str, opset: int) -> Signature:
     )
 
 
-def type_string(kind: ir.TypeProtocol) -> str:
-    """ONNX's notation of a type, "seq(tensor(float16))"."""
+def type_text(kind: ir.TypeProtocol) -> str:
+    """A type in the notation of ONNX and onnxruntime: "tensor(int2)", "seq(tensor(float16))"."""
     if isinstance(kind, ir.SequenceType):
-        return f"seq({type_string(kind.elem_type)})"
+        return f"seq({type_text(kind.elem_type)})"
     if isinstance(kind, ir.OptionalType):
-        return f"optional({type_string(kind.elem_type)})"
+        return f"optional({type_text(kind.elem_type)})"
     sparse = "sparse_" if isinstance(kind, ir.SparseTensorType) else ""
     return f"{sparse}tensor({kind.dtype.name.lower()})"
 
 
 @functools.cache
-def element_of(type_text: str) -> str:
+def element_of(text: str) -> str:
     """The element type in a type's notation: "float16" of "seq(tensor(float16))"."""
-    match = _ELEMENT.search(type_text)
-    return match[1] if match else type_text
+    match = _ELEMENT.search(text)
+    return match[1] if match else text

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from ort_castlike._context import Context, describe, type_text
+from ort_castlike._context import Context, describe
 from ort_castlike._errors import ModelError
+from ort_castlike._opset._schemas import type_text
 
 __all__ = ["RULES"]
 
