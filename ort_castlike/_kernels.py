@@ -110,6 +110,8 @@ def convert(
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))
     plan = _plan(values.dtype, from_type.name, to_type.name, rounding, saturate, round_mode)
+    if give_away and plan.changes_nothing and _is_whole(values):
+        return values
     # A small result of its own costs less: where it is narrower than the values, numpy makes a copy of the first block.
     in_place = plan.reads_first and (values.size > BLOCK or values.itemsize == plan.dtype.itemsize)
     if give_away and in_place and _is_whole(values):
@@ -126,6 +128,7 @@ class _Plan(NamedTuple):
     kernel: _Kernel
     dtype: np.dtype[Any]
     reads_first: bool
+    changes_nothing: bool
 
 
 @functools.cache
@@ -133,7 +136,7 @@ def _plan(found: np.dtype[Any], from_name: str, to_name: str, rounding: str, sat
     source, to_type = _source_type(found, ELEMENT_TYPES[from_name]), ELEMENT_TYPES[to_name]
     kernel = _kernel(source.name, to_name, rounding, bool(saturate), round_mode)
     dtype = (ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type).dtype
-    return _Plan(kernel, dtype, _reads_first(source, to_type))
+    return _Plan(kernel, dtype, _reads_first(source, to_type), found == dtype and not to_type.is_emulated)
 
 
 def _reads_first(source: ElementType, to_type: ElementType) -> bool:

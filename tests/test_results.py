@@ -67,8 +67,7 @@ def test_memory_that_was_planned_by_a_wrong_shape_is_not_used_for_a_result(level
         node("Neg", ["f"], ["y"]),
     ]
     source = model(nodes, [value("x", "FLOAT", ["n"])], [value("y", "FLOAT", ["m"])])
-    # Both are of size 2n.
-    source.graph.value_info.extend([value("f", "FLOAT", ["n"]), value("q", "INT2", ["n"])])
+    source.graph.value_info.append(value("q", "INT2", ["n"]))  # which is of size 2n
     session = plain_session(source, level)
     assert session.run(None, {"x": np.ones(4, np.float32)})[0].tolist() == [1] * 8
 

@@ -95,29 +95,37 @@ def redirect(node: ir.Node, context: Context, source: ir.Value, from_type: Eleme
 def _custom_cast(
     node: ir.Node, context: Context, source: ir.Value, from_type: ElementType, to_type: ElementType
 ) -> None:
+    """The domain's CastLike, with a stock Cast before or behind it where values cross in another type."""
     shape = source.shape
     crossing = from_type.crossing
     if crossing != (from_type.carrier or from_type.name):
         source = context.insert(node, "Cast", [source], [_to(crossing)], gives=crossing, shape=shape)
-    target = context.stock_constant(np.zeros(0, element_type(to_type.crossing).dtype), f"like_{to_type.crossing}")
+    # Out of a 2- or 4-bit integer, the narrow type alone crosses: what follows is an exact stock Cast of its carrier.
+    widens = from_type.is_emulated and from_type.is_integer and not to_type.is_emulated
+    given_type = element_type(crossing) if widens else to_type
+    target = context.stock_constant(np.zeros(0, element_type(given_type.crossing).dtype), f"like_{given_type.crossing}")
+    saturate, round_mode = saturates(node), _round_mode(node)
     attributes = [
         ir.AttrString("from_type", from_type.name),
-        ir.AttrString("to_type", to_type.name),
+        ir.AttrString("to_type", given_type.name),
         ir.AttrString("rounding", context.options.rounding),
-        ir.AttrInt64("saturate", int(saturates(node))),
-        ir.AttrString("round_mode", _round_mode(node)),
+        ir.AttrInt64("saturate", int(saturate)),
+        ir.AttrString("round_mode", round_mode),
     ]
     final = to_type.carrier or to_type.name
-    if final == to_type.crossing:
+    if final == given_type.crossing:
         context.become(node, "CastLike", [source, target], attributes, domain=DOMAIN)
         return
-    narrowed = context.insert(
-        node, "CastLike", [source, target], attributes, gives=to_type.crossing, shape=shape, domain=DOMAIN
+    given = context.insert(
+        node, "CastLike", [source, target], attributes, gives=given_type.crossing, shape=shape, domain=DOMAIN
     )
+    if widens:
+        standard_cast(node, context, given, from_type, to_type, saturate=saturate, round_mode=round_mode)
+        return
     cast_attributes = [_to(final)]
-    if final.startswith("FLOAT8") and not saturates(node):
+    if final.startswith("FLOAT8") and not saturate:
         cast_attributes.append(ir.AttrInt64("saturate", 0))
-    context.become(node, "Cast", [narrowed], cast_attributes)
+    context.become(node, "Cast", [given], cast_attributes)
 
 
 def _to(name: str) -> ir.Attr:
