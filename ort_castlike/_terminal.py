@@ -236,7 +236,10 @@ def progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr while something takes its time; nothing where stderr is no terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:  # where rich before 14.3 writes a line, and be the bar disabled
+        yield lambda done, total: None
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
 
         def update(done: int, total: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import ml_dtypes
 import numpy as np
 import onnx
+import pytest
 from onnx import helper, numpy_helper
 
 import ort_castlike
@@ -22,6 +23,7 @@ __all__ = [
     "optional",
     "run",
     "sequence",
+    "since",
     "tensor",
     "untyped",
     "value",
@@ -64,6 +66,11 @@ def untyped(name: str) -> onnx.ValueInfoProto:
 
 def tensor(name: str, values: object, dtype: np.dtype | type | str) -> onnx.TensorProto:
     return numpy_helper.from_array(np.array(values).astype(DTYPES.get(dtype, dtype)), name)
+
+
+def since(opset: int, *values: object) -> list:
+    """Parameters of a test that are about what came to ONNX with an opset."""
+    return [pytest.param(value, marks=pytest.mark.opset(opset)) for value in values]
 
 
 def function(

@@ -101,6 +101,7 @@ def test_values_that_give_a_node_no_types_are_refused(values, said):
         backend.run_node(node("SequenceInsert", ["s", "t"], ["y"]), values)
 
 
+@pytest.mark.opset(28)
 def test_an_optional_that_holds_nothing_is_none():
     proto = model(
         [node("OptionalHasElement", ["x"], ["y"])], [optional("x", "INT2", [1])], [value("y", "BOOL", [])], opset=28

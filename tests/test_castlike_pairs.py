@@ -132,12 +132,14 @@ def test_these_are_all_the_pairs():
     assert len(CASTLIKE_TYPES) ** 2 == 576
 
 
+@pytest.mark.opset(28)
 @pytest.mark.parametrize("lowering", ["custom", "standard"])
 @pytest.mark.parametrize("source", CASTLIKE_TYPES)
 def test_cast_to_a_float6_type_rounds_to_the_nearest(source, lowering):
     assert not mistakes(source, [Way(to) for to in FLOAT6], lowering, "Cast", 28)
 
 
+@pytest.mark.opset(28)
 @pytest.mark.parametrize("lowering", ["custom", "standard"])
 @pytest.mark.parametrize("source", FLOAT6)
 def test_cast_of_a_float6_type_is_exact(source, lowering):

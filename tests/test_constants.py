@@ -254,6 +254,7 @@ def test_scalar_and_empty_tensors_are_read(name):
     assert (got.shape, got.dtype) == ((3, 0, 2), CARRIERS[name])
 
 
+@pytest.mark.opset(28)
 @pytest.mark.parametrize(("name", "exponent_bits"), [("FLOAT6E2M3", 2), ("FLOAT6E3M2", 3)])
 def test_every_code_of_the_float6_types_is_read(name, exponent_bits):
     mantissa_bits = 5 - exponent_bits

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from graphs import DTYPES, assert_same, graph, model, node, optional, sequence, tensor, untyped, value
+from graphs import DTYPES, assert_same, graph, model, node, optional, sequence, since, tensor, untyped, value
 from onnx import TensorProto, helper
 
 import ort_castlike
@@ -61,7 +61,7 @@ def test_sequence_is_an_input_and_starts_empty(dtype):
 
 
 @each_type
-@pytest.mark.parametrize("opset", [25, 28])
+@pytest.mark.parametrize("opset", [25, *since(28, 28)])
 def test_optional_holds_a_tensor_or_nothing(dtype, opset):
     kind = helper.make_tensor_type_proto(to(dtype), [2, 3])
     built = model(
@@ -178,6 +178,7 @@ def every_code(dtype: str) -> np.ndarray:
     return codes.view({**DTYPES, **STOCK}[dtype])
 
 
+@pytest.mark.opset(26)
 @pytest.mark.parametrize(("source", "target"), PAIRS)
 @pytest.mark.parametrize("constant", [False, True], ids=["input", "constant"])
 @pytest.mark.parametrize("lowering", ["custom", "standard"])
@@ -197,6 +198,7 @@ def test_bitcast_keeps_every_bit_pattern(source, target, constant, lowering):
     assert_same(got, every_code(target).reshape(2, -1))
 
 
+@pytest.mark.opset(26)
 def test_bitcast_between_float8_and_its_scale_type_is_refused():
     built = model(
         [node("BitCast", ["x"], ["y"], to=to("FLOAT8E8M0"), name="bits")],
@@ -208,6 +210,7 @@ def test_bitcast_between_float8_and_its_scale_type_is_refused():
         ort_castlike.rewrite(built)
 
 
+@pytest.mark.opset(26)
 def test_bitcast_of_a_constant_float8_to_its_scale_type_is_folded():
     codes = np.array([0x38, 0xFF, 0x00], np.uint8)
     built = model(
@@ -220,6 +223,7 @@ def test_bitcast_of_a_constant_float8_to_its_scale_type_is_folded():
     assert_same(graphs.run(built), [codes.view(ml_dtypes.float8_e8m0fnu)])
 
 
+@pytest.mark.opset(26)
 def test_bitcast_to_another_width_is_refused():
     built = model(
         [node("BitCast", ["x"], ["y"], to=to("INT4"), name="bits")],
@@ -231,6 +235,7 @@ def test_bitcast_to_another_width_is_refused():
         ort_castlike.rewrite(built)
 
 
+@pytest.mark.opset(26)
 def test_bitcast_of_a_scalar_and_of_nothing():
     for shape in ((), (0, 3)):
         x = np.full(shape, -1, np.int8).astype(ml_dtypes.int2)

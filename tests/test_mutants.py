@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from graphs import model, node, value
+from graphs import model, node, since, value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -36,7 +36,13 @@ def quiet():
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def opset_of(path):
+    return next(entry.version for entry in onnx.load(path).opset_import if entry.domain == "")
+
+
+@pytest.mark.parametrize(
+    "path", [model for path in CORPUS for model in since(opset_of(path), path)], ids=lambda path: path.stem
+)
 def test_a_model_of_the_corpus_is_valid_and_runs(path):
     onnx.checker.check_model(onnx.load(path))
     stages: list[str] = []
@@ -69,9 +75,9 @@ def test_mutants_are_the_same_in_every_run():
 def test_a_worker_tells_how_a_process_ended():
     worker = mutants.Worker()
     try:
-        assert worker.verdict(CORPUS[0].read_bytes()) == "ok"
-        assert worker.verdict(b"no model").startswith("refused")
         assert worker.verdict(CORPUS[1].read_bytes()) == "ok"
+        assert worker.verdict(b"no model").startswith("refused")
+        assert worker.verdict(CORPUS[2].read_bytes()) == "ok"
     finally:
         worker.close()
 

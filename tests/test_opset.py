@@ -78,6 +78,14 @@ def all_bumps():
                 yield name, since, history[before], history[since]
 
 
+def types_of(formal, schema):
+    """The types that a formal input or output may have; ``formal.types`` cannot be read in onnx 1.20."""
+    constraints = {constraint.type_param_str: constraint for constraint in schema.type_constraints}
+    named = constraints.get(formal.type_str)
+    return {formal.type_str} if named is None else set(named.allowed_type_strs)
+
+
+@pytest.mark.opset(28)
 def test_every_bump_of_onnx_is_either_an_addition_or_has_a_rule():
     bumps = {(name, since) for name, since, _, _ in all_bumps() if since <= 28}
     assert set(RULES) <= bumps
@@ -97,7 +105,7 @@ def test_bumps_called_additions_take_nothing_away_and_change_no_default():
             for formal_old, formal_new in zip(getattr(old, kind), getattr(new, kind), strict=True):
                 assert formal_old.option == formal_new.option, label
                 if (name, since) not in gave_up_types and (name, kind) != ("DequantizeLinear", "outputs"):
-                    assert set(formal_old.types) <= set(formal_new.types), label
+                    assert types_of(formal_old, old) <= types_of(formal_new, new), label
         assert (old.min_input, old.max_input, old.max_output) == (new.min_input, new.max_input, new.max_output), label
         assert set(old.attributes) == set(new.attributes), label
         for attribute in old.attributes:
@@ -134,6 +142,7 @@ STOCK_FAILS = {
     r"deform_conv": "DeformConv has no kernel before 1.25",
     r"reversesequence_batch$": "a length of 0 leaves the row unwritten before 1.29",
     r"averagepool_3d_dilations_large_count_include_pad_is_1_ceil_mode_is_True$": "wrong divisor on 1.20",
+    r"l2normalization_axis_0$": "onnx 1.20 expects NaN of 0 / 0",
     r"attention\w*(fullymasked|nan_robustness|mode3)": "a row that is masked in full gives NaN on 1.23 and 1.24",
 }
 EMULATED = {"INT2", "UINT2", "INT4", "UINT4", "FLOAT4E2M1", "FLOAT8E8M0", "FLOAT6E2M3", "FLOAT6E3M2"}
@@ -227,7 +236,7 @@ def test_node_tests_of_newer_opsets_give_the_same_when_lowered(node_tests, targe
                 wrong[case.name] = f"differs after {changes}"
             right += 1
     assert wrong == {}
-    if target == OLDEST:
+    if target == OLDEST and onnx.defs.onnx_opset_version() >= 28:
         assert right > 650
         assert len(refused) == 15
 
@@ -245,7 +254,7 @@ def test_models_that_fit_are_left_alone():
 
 
 def test_lowering_twice_changes_nothing_more():
-    model = one_node("Swish", [("x", FLOAT, [3])], opset=28)
+    model = one_node("Swish", [("x", FLOAT, [3])], opset=25)
     assert lower(model, OLDEST)
     assert lower(model, OLDEST) == []
 
@@ -260,6 +269,7 @@ def test_the_report_says_what_was_changed():
     ]
 
 
+@pytest.mark.opset(28)
 def test_replaced_nodes_feed_replaced_nodes_and_no_name_is_taken_twice():
     nodes = [
         helper.make_node("Swish", ["x"], ["a"], name="act", alpha=2.0),
@@ -351,6 +361,7 @@ def test_values_without_a_type_are_lowered_only_if_no_newer_type_occurs_in_the_m
             lower(model, OLDEST)
 
 
+@pytest.mark.opset(28)
 @pytest.mark.parametrize("precision", [0, TensorProto.FLOAT])
 @pytest.mark.parametrize("scale_kind", [np.float16, np.float32])
 def test_quantize_linear_divides_in_the_precision_it_asks_for(precision, scale_kind):
@@ -386,6 +397,7 @@ def test_dequantize_linear_multiplies_in_its_output_type():
     assert y.tolist() == (np.array([-5, 2, 250], np.float32) * np.float32(scale)).tolist()
 
 
+@pytest.mark.opset(28)
 def test_int4_constants_of_dequantize_linear_are_kept():
     packed = helper.make_tensor("q", TensorProto.INT4, [2, 2], [-8, 7, 3, -1])
     node = helper.make_node("DequantizeLinear", ["q", "s"], ["y"], axis=0, block_size=2)
@@ -416,6 +428,7 @@ def test_saturating_casts_of_infinity_mean_the_same_at_the_lower_opset(name, lar
     assert run(model, np.array([np.inf, -np.inf], np.float32))[0].tolist() == [largest, -largest]
 
 
+@pytest.mark.opset(28)
 def test_mod_of_floats_is_the_floored_remainder():
     model = one_node("Mod", [("a", FLOAT, [None]), ("b", FLOAT, [None])], opset=28)
     lower(model, OLDEST)
@@ -429,6 +442,7 @@ def test_mod_of_floats_is_the_floored_remainder():
     np.testing.assert_array_equal(np.signbit(y[known]), np.signbit(expected[known]))
 
 
+@pytest.mark.opset(28)
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64])
 def test_bit_shift_of_any_integer_by_any_amount(dtype, direction):
@@ -453,6 +467,7 @@ def test_bit_shift_of_any_integer_by_any_amount(dtype, direction):
         assert got == expected, (value, amount)
 
 
+@pytest.mark.opset(28)
 def test_a_constant_shift_within_the_width_keeps_its_node():
     amount = numpy_helper.from_array(np.array([3], np.uint8), "n")
     node = helper.make_node("BitShift", ["x", "n"], ["y"], direction="LEFT")
@@ -492,6 +507,7 @@ def test_pools_whose_windows_cannot_start_in_the_padding_keep_their_node():
     assert op_types(model) == ["MaxPool"]
 
 
+@pytest.mark.opset(26)
 @pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_cum_prod_along_an_axis_given_at_run_time(axis, exclusive, reverse):
@@ -508,6 +524,7 @@ def test_cum_prod_along_an_axis_given_at_run_time(axis, exclusive, reverse):
     np.testing.assert_array_equal(run(model, x, np.array(axis, np.int32))[0], expected)
 
 
+@pytest.mark.opset(26)
 def test_bit_cast_between_integers_wraps():
     model = one_node(
         "BitCast", [("x", TensorProto.UINT8, [3])], [("y", TensorProto.INT8)], opset=26, to=TensorProto.INT8
@@ -516,6 +533,7 @@ def test_bit_cast_between_integers_wraps():
     assert run(model, np.array([0, 127, 200], np.uint8))[0].tolist() == [0, 127, -56]
 
 
+@pytest.mark.opset(26)
 def test_attention_without_what_newer_versions_added_stays_an_attention():
     shapes = [(name, FLOAT, [1, 2, 4, 8]) for name in "qkv"]
     model = one_node("Attention", shapes, opset=26, left_window_size=-1)
@@ -541,6 +559,7 @@ def test_attention_with_a_mask_that_may_be_short_is_replaced():
 # --- what a release loads and cannot run ---
 
 
+@pytest.mark.opset(28)
 @pytest.mark.parametrize("op_type", ["QuantizeLinear", "DequantizeLinear"])
 def test_quantization_stamped_28_runs_on_the_installed_release(op_type):
     kinds = (FLOAT, TensorProto.UINT8) if op_type == "QuantizeLinear" else (TensorProto.UINT8, FLOAT)
@@ -551,6 +570,7 @@ def test_quantization_stamped_28_runs_on_the_installed_release(op_type):
     assert run(model, x, np.array(2, np.float32))[0].tolist() == expected
 
 
+@pytest.mark.opset(28)
 def test_only_models_that_hold_an_operator_without_kernel_are_lowered_below_the_opset_of_the_release():
     model = one_node("QuantizeLinear", [("x", FLOAT, [2]), ("s", FLOAT, [])], [("y", TensorProto.UINT8)], opset=28)
     assert "opset of the model lowered from 28 to 27" in lower(model, target_of("1.32"))
@@ -614,6 +634,7 @@ def test_an_output_dtype_that_repeats_what_is_known_goes_at_every_opset(op_type,
 # --- refusals ---
 
 
+@pytest.mark.opset(26)
 def test_a_refusal_names_every_node_and_the_release_that_takes_them():
     nodes = [
         helper.make_node("BitCast", ["x"], ["a"], to=TensorProto.INT32, name="bits"),
@@ -642,6 +663,7 @@ def test_a_refusal_names_every_node_and_the_release_that_takes_them():
     assert ir.serde.serialize_model(model).SerializeToString() == before
 
 
+@pytest.mark.opset(28)
 def test_a_type_that_came_with_a_newer_opset_is_refused():
     model = one_node("Compress", [("x", TensorProto.BFLOAT16, [2]), ("c", TensorProto.BOOL, [2])], opset=28)
     with pytest.raises(TargetError, match=r"Compress takes no tensor\(bfloat16\) as input input \('x'\)") as raised:
