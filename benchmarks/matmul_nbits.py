@@ -183,8 +183,8 @@ def measure(rounds: int) -> list[Table]:
     table = Table(
         "2-bit MatMulNBits layers, 2048 x 2048 in blocks of 128",
         'One thread; `weights="pack4"`. Level 4, which most exporters set, lets the runtime quantize activations to 8 '
-        "bits; with float zero points stock computes in float32 all the same. With packed ones it has a kernel of its own "
-        'there, and `weights="auto"` leaves such layers as they are.',
+        "bits; with float zero points stock computes in float32 all the same. With packed ones it has a kernel of its "
+        'own there, and `weights="auto"` leaves such layers as they are.',
         columns=["zero points", "accuracy_level", "rows", "contestant", "ms"],
     )
     arguments = argparse.Namespace(rounds=rounds, threads=1, size=2048, block=128)
