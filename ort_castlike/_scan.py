@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import onnx
 
 from ort_castlike._files import _protos
-from ort_castlike._flaws import FLAWS, truncates_float16
+from ort_castlike._flaws import FLAWS
 from ort_castlike._options import Options
 from ort_castlike._targets import Target
 from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES
@@ -23,7 +23,6 @@ _TYPE_ATTRIBUTES = frozenset(("dtype", "output_dtype", "to"))
 _WEIGHT_OPERATORS = frozenset(("GatherBlockQuantized", "MatMulNBits"))
 # What operators give without an input, a tensor or an attribute that names the type.
 _SPONTANEOUS = frozenset(ELEMENT_TYPES[name].code for name in ("BOOL", "FLOAT", "INT32", "INT64", "STRING", "UINT8"))
-_FLOAT16 = ELEMENT_TYPES["FLOAT16"].code
 _FLAWS = [
     (frozenset(ELEMENT_TYPES[name].code for name in flaw.sources), ELEMENT_TYPES[name].code, flaw.only_unsaturated)
     for flaw in FLAWS
@@ -43,7 +42,7 @@ def is_settled(proto: onnx.ModelProto, options: Options) -> bool:
         and not any(tensor.data_type in _CODES for tensor in _protos.tensors(proto))
         and not any(_has_work(node) for node in _protos.nodes(proto))
         and not (options.weights != "keep" and any(_has_two_bits(node) for node in _protos.nodes(proto)))
-        and not _may_err(proto, target)
+        and not _may_err(proto)
     )
 
 
@@ -78,11 +77,12 @@ def _is_emulated(type_: onnx.TypeProto) -> bool:
     return not _CODES.isdisjoint(_elements(type_))
 
 
-def _may_err(proto: onnx.ModelProto, target: Target) -> bool:
-    """Whether there may be a cast or a quantization of stock types that a release gets wrong."""
-    suspects = ("Cast", "CastLike", "QuantizeLinear") if truncates_float16(target.release) else ("Cast", "CastLike")
-    nodes = [node for node in _protos.nodes(proto) if node.op_type in suspects and node.domain in ("", "ai.onnx")]
-    if not nodes:
+def _may_err(proto: onnx.ModelProto) -> bool:
+    """Whether there may be a cast between stock types that a release gets wrong."""
+    casts = [
+        node for node in _protos.nodes(proto) if node.op_type in ("Cast", "CastLike") and node.domain in ("", "ai.onnx")
+    ]
+    if not casts:
         return False
     present = set(_SPONTANEOUS)
     present.update(*map(_elements, _types(proto)))
@@ -93,12 +93,10 @@ def _may_err(proto: onnx.ModelProto, target: Target) -> bool:
             if attribute.name.endswith(("to", "type", "precision")):
                 present.add(attribute.i)
                 present.update(_elements(attribute.tp))
-    return any(_errs(node, present) for node in nodes)
+    return any(_errs(node, present) for node in casts)
 
 
 def _errs(node: onnx.NodeProto, present: set[int]) -> bool:
-    if node.op_type == "QuantizeLinear":
-        return _FLOAT16 in present
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     targets = {attributes["to"]} if "to" in attributes else present
     saturate = attributes.get("saturate", 1)

@@ -60,10 +60,13 @@ _MOVABLE = frozenset(
 def quantize_float16(node: ir.Node, context: Context) -> None:
     """Write out a quantization of stock types where the target truncates; leave any other.
 
-    It truncates FLOAT16 to integers without blocks. Where the rank that spreading the scale takes is unknown, it stays.
+    It truncates FLOAT16 to integers without blocks. Where the rank that spreading the scale takes is unknown, it stays,
+    and so it does in a model without emulated types: another device may be right, and want the operator.
     """
     x, output = node.inputs[0] if node.inputs else None, node.outputs[0]
-    if x is None or x.dtype != ir.DataType.FLOAT16 or not truncates_float16(context.options.target.release):
+    if not context.original or not truncates_float16(context.options.target.release):
+        return
+    if x is None or x.dtype != ir.DataType.FLOAT16:
         return
     granularity = Granularity.of(node)
     if output.dtype is None or not element_type(output.dtype).is_integer or granularity.block_size:
