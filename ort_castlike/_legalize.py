@@ -135,16 +135,9 @@ def _understand(model: ir.Model, options: Options) -> tuple[Context, list[ir.Val
     return context, untyped, inlined
 
 
-def _has_packable_weights(options: Options, node: ir.Node) -> bool:
-    """Whether a node is a 2-bit layer of com.microsoft that a rule may make a 4-bit one."""
-    bits = node.attributes.get("bits")
-    return (
-        (node.domain, node.op_type) in WEIGHT_RULES
-        and options.weights != "keep"
-        and bits is not None
-        and not bits.is_ref()
-        and bits.value == 2
-    )
+def _has_packable_weights(options: Options, node: ir.Node, bits: int) -> bool:
+    """Whether a node with so many bits is a layer of com.microsoft that a rule may make a 4-bit one."""
+    return (node.domain, node.op_type) in WEIGHT_RULES and options.weights != "keep" and bits == 2
 
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:

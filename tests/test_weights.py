@@ -352,6 +352,41 @@ def test_a_layer_inside_a_function_is_inlined_and_packed(target):
     assert len(kept.functions) == 1
 
 
+@pytest.mark.parametrize("is_default", [False, True])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_function_may_be_told_the_bits_of_its_layer(is_default, bits):
+    layer = Layer((6, 96, 32), 1.5)
+    graph = layer.model.graph
+    names = ["A", "B", "scales", "zero_points"]
+    inner = onnx.NodeProto()
+    inner.CopyFrom(graph.node[0])
+    attribute = next(item for item in inner.attribute if item.name == "bits")
+    attribute.CopyFrom(onnx.AttributeProto(name="bits", ref_attr_name="width", type=onnx.AttributeProto.INT))
+    default = [helper.make_attribute("width", bits)] if is_default else []
+    body = function(
+        "Linear", names, ["Y"], [inner], opset=21, attributes=[] if is_default else ["width"], defaults=default
+    )
+    outer = function(
+        "Outer",
+        names,
+        ["Y"],
+        [helper.make_node("Linear", names, ["Y"], domain="local", **({} if is_default else {"width": bits}))],
+        opset=21,
+    )
+    for item in (body, outer):
+        item.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+        layer.model.functions.append(item)
+    layer.model.opset_import.append(helper.make_opsetid("local", 1))
+    graph.node[0].CopyFrom(helper.make_node("Outer", names, ["Y"], domain="local"))
+    model, report = legalized(layer.model, target="1.20")
+    if bits == 4:
+        assert not report.changed
+        return
+    assert [node.op_type for node in model.graph.node] == ["MatMulNBits"]
+    assert attributes(model)["bits"] == 4
+    assert layer.error(model) < layer.tolerance
+
+
 def test_weights_that_a_feed_may_replace_are_left_alone():
     layer = Layer((4, 64, 32))
     scales = layer.model.graph.initializer[1]

@@ -27,19 +27,22 @@ _MAX_DEPTH = 100  # onnx's inference and the runtimes descend into calls with a 
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 
 _CODES = frozenset(element.code for element in EMULATED_TYPES.values())
+_TWO_BITS = 2  # the number of no emulated type
 
 _Key = tuple[str, str, str]
+_IsWanted = Callable[[ir.Node, int], bool]
 
 
 def infer_and_inline(
-    model: ir.Model, fresh_name: Callable[[str], str], is_wanted: Callable[[ir.Node], bool] = lambda node: False
+    model: ir.Model, fresh_name: Callable[[str], str], is_wanted: _IsWanted = lambda node, bits: False
 ) -> tuple[list[ir.Value], list[str]]:
     """Give every value a type, and inline every call that takes, gives or holds an emulated type.
 
     Args:
         model: The model, changed in place.
         fresh_name: Gives a name that nothing else in the model has.
-        is_wanted: Says of nodes whether the functions that hold them are to be inlined too.
+        is_wanted: Says of a node and its attribute ``bits`` (2 or anything else; what a call gives for a reference)
+            whether the functions that hold it are to be inlined too.
 
     Returns:
         The values whose types are inferred and not written in the model, and a line for each function inlined.
@@ -106,63 +109,62 @@ def _text(key: _Key) -> str:
 class _Holding:
     """Whether a function's body holds a wanted node, or an emulated type whatever the types of its inputs."""
 
-    def __init__(self, functions: Mapping[_Key, ir.Function], is_wanted: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, functions: Mapping[_Key, ir.Function], is_wanted: _IsWanted) -> None:
         self._functions = functions
         self._is_wanted = is_wanted
-        self._known: dict[tuple[_Key, frozenset[str]], bool] = {}
+        self._known: dict[tuple[_Key, frozenset[tuple[str, int]]], bool] = {}
 
-    def call(self, node: ir.Node, enclosing: frozenset[str] = frozenset()) -> bool:
-        """The answer for a call; ``enclosing`` names the attributes of the caller that name an emulated type."""
+    def call(self, node: ir.Node, enclosing: Mapping[str, int] | None = None) -> bool:
+        """The answer for a call; ``enclosing`` are the numbers that the caller's attributes stand for."""
         key = node.op_identifier()
         function = self._functions[key]
-        given = {
-            name
-            for name, attribute in node.attributes.items()
-            if (attribute.ref_attr_name in enclosing if attribute.is_ref() else _names_emulated(attribute))
-        }
-        given |= {
-            name
-            for name, attribute in function.attributes.items()
-            if name not in node.attributes and _names_emulated(attribute)
-        }
-        flagged = frozenset(given)
-        if (key, flagged) not in self._known:
-            self._known[key, flagged] = any(self._node(inner, flagged) for inner in function.all_nodes()) or any(
+        attributes = {**function.attributes, **node.attributes}
+        numbers = {name: number for name, item in attributes.items() if (number := _number(item, enclosing or {}))}
+        given = frozenset(numbers.items())
+        if (key, given) not in self._known:
+            self._known[key, given] = any(self._node(inner, numbers) for inner in function.all_nodes()) or any(
                 emulated_element(value.type) is not None
                 for graph in (function.graph, *function.subgraphs())
                 for value in (*graph.inputs, *graph.initializers.values())
             )
-        return self._known[key, flagged]
+        return self._known[key, given]
 
-    def _node(self, node: ir.Node, flagged: frozenset[str]) -> bool:
-        if self._is_wanted(node) or any(emulated_element(output.type) is not None for output in node.outputs):
+    def _node(self, node: ir.Node, enclosing: Mapping[str, int]) -> bool:
+        bits = node.attributes.get("bits")
+        if bits is not None and self._is_wanted(node, _number(bits, enclosing)):
+            return True
+        if any(emulated_element(output.type) is not None for output in node.outputs):
             return True
         if node.op_identifier() in self._functions:
-            return self.call(node, flagged)
+            return self.call(node, enclosing)
         return any(
-            (attribute.ref_attr_name in flagged if attribute.is_ref() else _names_emulated(attribute))
+            _number(attribute, enclosing) in _CODES
             for name, attribute in node.attributes.items()
             if attribute.type != ir.AttributeType.INT or name in _TYPE_ATTRIBUTES
         )
 
 
-def _names_emulated(attribute: ir.Attr) -> bool:
-    """Whether an attribute is a tensor or a type with an emulated element type, or the number of one."""
-    if attribute.value is None:
-        return False
-    if attribute.type == ir.AttributeType.INT:
-        return attribute.as_int() in _CODES
-    if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.as_tensor().dtype in _CODES
-    if attribute.type == ir.AttributeType.TYPE_PROTO:
-        return emulated_element(attribute.value.type) is not None
-    return False
+def _number(attribute: ir.Attr, enclosing: Mapping[str, int]) -> int:
+    """The emulated element type that an attribute is the number of, or has in a tensor or a type; 2 bits; or 0."""
+    number = 0
+    if attribute.is_ref():
+        number = enclosing.get(attribute.ref_attr_name or "", 0)
+    elif attribute.value is None:
+        number = 0
+    elif attribute.type == ir.AttributeType.INT:
+        number = attribute.as_int()
+    elif attribute.type == ir.AttributeType.TENSOR:
+        number = attribute.as_tensor().dtype
+    elif attribute.type == ir.AttributeType.TYPE_PROTO:
+        element = emulated_element(attribute.value.type)
+        number = 0 if element is None else element.code
+    return int(number) if number in _CODES or number == _TWO_BITS else 0
 
 
 class _Inliner:
     """Replaces calls by copies of the bodies."""
 
-    def __init__(self, model: ir.Model, fresh_name: Callable[[str], str], is_wanted: Callable[[ir.Node], bool]) -> None:
+    def __init__(self, model: ir.Model, fresh_name: Callable[[str], str], is_wanted: _IsWanted) -> None:
         self._model = model
         self._fresh_name = fresh_name
         self._holding = _Holding(model.functions, is_wanted)
