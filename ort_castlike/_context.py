@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from ort_castlike import _constants
 from ort_castlike._errors import ModelError, UnsupportedOperatorError
+from ort_castlike._metadata import DOMAIN
 from ort_castlike._opset._schemas import newest_opset, schema, signature, type_text
 from ort_castlike._options import Options
 from ort_castlike._report import Change
@@ -21,8 +22,6 @@ from ort_castlike._types import ElementType, element_type
 from ort_castlike._weight_memory import WeightTally
 
 __all__ = ["DOMAIN", "Context", "carrier_type", "describe", "emulated_element"]
-
-DOMAIN = "ort_castlike"
 
 
 def describe(node: ir.Node, op_type: str | None = None) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Mapping, MutableMapping
 from ort_castlike._errors import ModelError
 from ort_castlike._version import __version__
 
-__all__ = ["RewriteRecord", "read_record", "write_record"]
+__all__ = ["DOMAIN", "RewriteRecord", "read_record", "write_record"]
+
+DOMAIN = "ort_castlike"  # of the custom operators, which a model that holds them imports
 
 _PREFIX = "ort_castlike."
 

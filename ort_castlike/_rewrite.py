@@ -9,33 +9,30 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TypeGuard, TypeVar, cast
 
-import google.protobuf.message
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from ort_castlike import _constants
-from ort_castlike._context import DOMAIN
+from ort_castlike import _constants, _session_model
 from ort_castlike._errors import CastLikeError, ModelError, SaveError, TargetError, innermost
 from ort_castlike._files import _protos, _save
 from ort_castlike._files._external import Pending, tensor_of
 from ort_castlike._files._load import to_ir, to_proto
 from ort_castlike._files._progress import progress_bar
-from ort_castlike._files._read import ModelSource, base_dir, read_proto
+from ort_castlike._files._read import ModelSource, base_dir, not_a_model, read_proto
 from ort_castlike._files._session_files import SessionFiles
 from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._legalize import legalize
-from ort_castlike._metadata import RewriteRecord, read_record
 from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import Report
 from ort_castlike._scan import is_settled
+from ort_castlike._session_model import Original, SessionModel, serialized, session_model
 from ort_castlike._stock import releases_for
 from ort_castlike._targets import TARGETS
 
-__all__ = ["SessionModel", "inspect", "rewrite", "rewrite_file", "rewrite_for_session"]
+__all__ = ["inspect", "rewrite", "rewrite_file", "rewritten_copy", "rewritten_original"]
 
 _SMALL = 1 << 10  # bytes; smaller tensors are never external data
-_IN_MEMORY = 1 << 24  # bytes; up to here a session gets a model and its data as one string of bytes
 _STRUCTURE = 1 << 26  # bytes that are left for a model's graph beside its data
 
 _M = TypeVar("_M", bound="ModelSource | ir.Model")
@@ -193,75 +190,67 @@ def _reachable(new_copy: Callable[[], ir.Model], options: Options) -> tuple[str,
     return ()
 
 
-@dataclasses.dataclass(frozen=True)
-class SessionModel:
-    """What a session hands to onnxruntime.
-
-    Attributes:
-        model: The serialized model, or a path: the original one where nothing had to change, or one in ``files``.
-        record: What a rewrite recorded: this one or an earlier one; None where there was none.
-        uses_custom_ops: Whether the model has nodes of this package's domain.
-        files: The files behind ``model`` where the model is large. They have to be complete while a session is made
-            from it, and to live as long as the session may be made anew.
-    """
-
-    model: bytes | str
-    record: RewriteRecord | None
-    uses_custom_ops: bool
-    files: SessionFiles | None = None
-
-
-def rewrite_for_session(source: ModelSource | ir.Model, options: Options) -> SessionModel:
-    """The model that onnxruntime gets for what a user gave to ``InferenceSession``.
+def rewritten_copy(source: ir.Model, options: Options) -> SessionModel:
+    """A copy of a model of onnx_ir, rewritten for a session.
 
     Raises:
         CastLikeError: As for :func:`rewrite`.
         SaveError: There is no room for the temporary files that a large model needs.
     """
-    folder = base_dir(source)
-    original = None
-    if isinstance(source, ir.Model):
-        model = _clone(source)
-        legalize(model, options)
-    else:
-        original = read_proto(source)
-        legalized, _ = _legalized(original, options, folder)
-        if legalized is None:
-            return _session_model(_as_given(source), original)
-        model = legalized
+    if not isinstance(source, ir.Model):
+        raise not_a_model(source)
+    model = _clone(source)
+    legalize(model, options)
+    return _handed_over(model, None)
+
+
+def rewritten_original(original: Original, options: Options) -> SessionModel | None:
+    """A model that was read, rewritten for a session; None where it stays as it is.
+
+    Raises:
+        CastLikeError: As for :func:`rewrite`.
+        SaveError: There is no room for the temporary files that a large model needs.
+    """
+    model = to_ir(original.proto, base_dir=original.folder)
+    return _handed_over(model, original) if legalize(model, options).changed else None
+
+
+def _handed_over(model: ir.Model, original: Original | None) -> SessionModel:
     size = sum(_sizes(model, external=True))
-    if size <= _IN_MEMORY:
-        return _in_memory(model, original)
-    try:
-        return _in_files(model, original, folder)
-    except SaveError:
-        if size > _save.PROTOBUF_LIMIT:
-            raise
-        return _in_memory(model, original)
+    if size > _session_model.IN_MEMORY:
+        try:
+            return _in_files(model, original)
+        except SaveError:
+            if size > _save.PROTOBUF_LIMIT:
+                raise
+    return _in_memory(model, original)
 
 
-def _in_memory(model: ir.Model, original: onnx.ModelProto | None) -> SessionModel:
+def _in_memory(model: ir.Model, original: Original | None) -> SessionModel:
     _load_tensors(model)
-    proto = to_proto(model, original)
-    return _session_model(_serialized(proto), proto)
+    proto = to_proto(model, original.proto if original else None)
+    return session_model(serialized(proto), proto)
 
 
-def _in_files(model: ir.Model, original: onnx.ModelProto | None, folder: str) -> SessionModel:
+def _in_files(model: ir.Model, original: Original | None) -> SessionModel:
     pending = Pending()
     _load_tensors(model, below=_SMALL)
     for value in _initializers(model):
         tensor = value.const_value
         assert tensor is not None
-        # An onnx_ir.Model may have its tensors in several folders.
-        is_elsewhere = isinstance(tensor, ir.ExternalTensor) and original is None
-        if is_elsewhere or (not isinstance(tensor, ir.ExternalTensor) and _is_movable(tensor, _SMALL)):
+        # An onnx_ir.Model may have its tensors in several folders; and in a model file, data is not aligned.
+        if isinstance(tensor, ir.ExternalTensor):
+            is_held = original is None or tensor.location == original.own_file
+        else:
+            is_held = _is_movable(tensor, _SMALL)
+        if is_held:
             pending.hold(value)
     try:
-        proto = to_proto(model, original)
-        files = SessionFiles(proto, pending, folder)
+        proto = to_proto(model, original.proto if original else None)
+        files = SessionFiles(proto, pending, original.folder if original else "")
     finally:
         pending.put_back()
-    return _session_model(files.path, proto, files)
+    return session_model(files.path, proto, files)
 
 
 def _clone(model: ir.Model) -> ir.Model:
@@ -269,27 +258,6 @@ def _clone(model: ir.Model) -> ir.Model:
         return model.clone()
     except (RuntimeError, ValueError, KeyError) as error:
         raise ModelError(f"the model cannot be copied: {innermost(error)}") from error
-
-
-def _session_model(model: bytes | str, proto: onnx.ModelProto, files: SessionFiles | None = None) -> SessionModel:
-    record = read_record({entry.key: entry.value for entry in proto.metadata_props})
-    uses_custom_ops = any(entry.domain == DOMAIN for entry in proto.opset_import)
-    return SessionModel(model, record, uses_custom_ops, files)
-
-
-def _as_given(source: ModelSource) -> bytes | str:
-    if isinstance(source, onnx.ModelProto):
-        return _serialized(source)
-    return os.fspath(source) if isinstance(source, (str, os.PathLike)) else source
-
-
-def _serialized(proto: onnx.ModelProto) -> bytes:
-    try:
-        return proto.SerializeToString()  # type: ignore[no-any-return]
-    except (google.protobuf.message.EncodeError, ValueError) as error:
-        raise ModelError(
-            f"the model exceeds what a protobuf holds: {error}; save it with external data and give its path"
-        ) from error
 
 
 def _legalized(proto: onnx.ModelProto, options: Options, folder: str) -> tuple[ir.Model | None, Report]:

@@ -11,7 +11,9 @@ import onnx
 
 from ort_castlike._files import _protos
 from ort_castlike._flaws import FLAWS
+from ort_castlike._metadata import DOMAIN
 from ort_castlike._options import Options
+from ort_castlike._packed_weights import packed_weights
 from ort_castlike._targets import Target
 from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES
 
@@ -32,18 +34,32 @@ _FLAWS = [
 _NO_GAPS = 27
 
 
-def is_settled(proto: onnx.ModelProto, options: Options) -> bool:
-    """Whether a model holds nothing that a rewrite with these options would look into."""
+def is_settled(
+    proto: onnx.ModelProto, options: Options, *, may_hold_weights: bool = False, own_file: str | None = None
+) -> bool:
+    """Whether a model holds nothing that a rewrite with these options would look into.
+
+    Args:
+        proto: The model.
+        options: The options of the rewrite.
+        may_hold_weights: Whether it may hold INT4 and UINT4 weights that a rewrite leaves as they are; a report has to
+            list them.
+        own_file: The external data that stands for data in the model's own file.
+    """
     target = options.target
     return (
         proto.ir_version <= target.ir_version
         and all(_fits(entry, target) for entry in _opset_imports(proto))
         and not any(_is_emulated(type_) for type_ in _types(proto))
-        and not any(tensor.data_type in _CODES for tensor in _protos.tensors(proto))
+        and _count_emulated(proto) == (packed_weights(proto, own_file) if may_hold_weights else 0)
         and not any(_has_work(node) for node in _protos.nodes(proto))
         and not (options.weights != "keep" and any(_has_two_bits(node) for node in _protos.nodes(proto)))
         and not _may_err(proto)
     )
+
+
+def _count_emulated(proto: onnx.ModelProto) -> int:
+    return sum(tensor.data_type in _CODES for tensor in _protos.tensors(proto))
 
 
 def _fits(entry: onnx.OperatorSetIdProto, target: Target) -> bool:
@@ -114,7 +130,9 @@ def _has_work(node: onnx.NodeProto) -> bool:
             return True
         if attribute.name in _TYPE_ATTRIBUTES and attribute.i in _CODES:
             return True
-        if attribute.name == "round_mode" or (attribute.HasField("tp") and _is_emulated(attribute.tp)):
+        if attribute.name == "round_mode" and node.domain != DOMAIN:
+            return True
+        if attribute.HasField("tp") and _is_emulated(attribute.tp):
             return True
     return False
 

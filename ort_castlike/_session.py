@@ -17,6 +17,7 @@ import onnxruntime
 from onnxruntime import OrtValue
 
 from ort_castlike._errors import FeedError, ModelError, OptionError, RegistrationError
+from ort_castlike._free_memory import give_back_free_memory
 from ort_castlike._io._io_binding import IOBinding
 from ort_castlike._io._ort_values import to_ort_value, to_python
 from ort_castlike._io._ports import InvalidFeedError, make_ports
@@ -75,14 +76,15 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         self._rewrite_record: RewriteRecord | None = None
         self._files: SessionFiles | None = None
         self._custom_ops: ModuleType | None = None
+        is_large = False
         if not _is_for_onnxruntime(source, sess_options):
-            from ort_castlike._rewrite import rewrite_for_session
+            from ort_castlike._session_model import model_for_session
 
-            rewritten = rewrite_for_session(source, options)
-            source = rewritten.model
-            self._rewrite_record = rewritten.record
-            self._files = rewritten.files
-            if rewritten.uses_custom_ops:
+            model_given = model_for_session(source, options)
+            source, is_large = model_given.model, model_given.is_large
+            self._rewrite_record = model_given.record
+            self._files = model_given.files
+            if model_given.uses_custom_ops:
                 sess_options = onnxruntime.SessionOptions() if sess_options is None else sess_options
                 self._custom_ops = _registered(sess_options)
         elif sess_options is None and _is_ort_format(source, sess_options):
@@ -95,6 +97,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         except Exception as error:
             _explain_conflict(error)
             raise
+        if is_large:
+            give_back_free_memory()
         if self._rewrite_record is None:
             self._rewrite_record = record = read_record(self.get_modelmeta().custom_metadata_map)
             if record is not None and record.options.get("lowering") == "custom":
@@ -353,12 +357,24 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
 
 def _is_ort_format(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:
     """Whether onnxruntime reads ``source`` (a path of a file or bytes) as a model in its own format."""
-    if sess_options is not None:
-        with contextlib.suppress(RuntimeError):  # no such entry: the name or the content tells
+    is_path = isinstance(source, (str, os.PathLike))
+    is_named = is_path and os.fspath(source).endswith(".ort")
+    if not is_named and _start(source)[4:] != b"ORTM":
+        return False
+    if sess_options is not None:  # to ask for an entry that is not there takes long
+        with contextlib.suppress(RuntimeError):
             return str(sess_options.get_session_config_entry("session.load_model_format")).upper() == "ORT"
+    return is_named or not is_path
+
+
+def _start(source: Any) -> bytes:
+    """The first eight bytes of a file or of bytes."""
+    if isinstance(source, bytes):
+        return source[:8]
     if isinstance(source, (str, os.PathLike)):
-        return os.fspath(source).endswith(".ort")
-    return isinstance(source, bytes) and source[4:8] == b"ORTM"
+        with contextlib.suppress(OSError, ValueError), open(source, "rb", buffering=0) as file:
+            return file.read(8)
+    return b""
 
 
 def _check_spelling(kwargs: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from graphs import model, node, tensor, value
 from onnx import TensorProto
 
 import ort_castlike
-from ort_castlike import _rewrite
+from ort_castlike import _rewrite, _session_model
 from ort_castlike._errors import CastLikeError, ModelError, SaveError
 from ort_castlike._files import _progress, _save
 
@@ -128,7 +128,7 @@ def test_small_external_data_goes_into_the_file(in_files, tmp_path, monkeypatch)
     path = tmp_path / "model.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="model.bin", size_threshold=0)
     if in_files:
-        monkeypatch.setattr(_rewrite, "_IN_MEMORY", 0)
+        monkeypatch.setattr(_session_model, "IN_MEMORY", 0)
         session = ort_castlike.InferenceSession(path)
     else:
         ort_castlike.rewrite_file(path, path)
@@ -451,7 +451,7 @@ def growth_of_memory(tmp_path: Path, statement: str) -> int:
     """By how many bytes a fresh process grows at most: of its own memory, without pages of mapped files."""
     script = f"""
 import sys, threading, onnx_ir, onnxruntime, ort_castlike
-from ort_castlike import _rewrite
+from ort_castlike import _rewrite, _session_model
 def own():
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
@@ -512,7 +512,7 @@ def test_weights_are_streamed_and_mapped_and_never_in_memory(tmp_path):
     for statement in (
         "ort_castlike.rewrite_file(sys.argv[1] + '/model.onnx', sys.argv[1] + '/new.onnx')",
         "ort_castlike.rewrite_file(sys.argv[1] + '/model.onnx', sys.argv[1] + '/other/new.onnx')",
-        "_rewrite._IN_MEMORY = 1 << 20\nsession = ort_castlike.InferenceSession(sys.argv[1] + '/model.onnx', options)",
+        "_session_model.IN_MEMORY = 0; session = ort_castlike.InferenceSession(sys.argv[1] + '/model.onnx', options)",
     ):
         assert growth_of_memory(tmp_path, statement) < 40 * MIB, statement
 

@@ -18,7 +18,7 @@ from graphs import model, node, tensor, value
 from onnx import TensorProto, helper
 
 import ort_castlike
-from ort_castlike import _rewrite
+from ort_castlike import _session_model
 from ort_castlike._errors import ModelError, SaveError
 from ort_castlike._files import _save, _session_files
 
@@ -33,7 +33,7 @@ def temporary(tmp_path, monkeypatch) -> Path:
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(_rewrite, "_IN_MEMORY", 0)
+    monkeypatch.setattr(_session_model, "IN_MEMORY", 0)
     return folder
 
 
@@ -213,8 +213,8 @@ def test_files_go_when_the_interpreter_ends(temporary, tmp_path):
     path = save(tmp_path / "models", external=True)
     script = (
         "import sys, ort_castlike\n"
-        "from ort_castlike import _rewrite\n"
-        "_rewrite._IN_MEMORY = 0\n"
+        "from ort_castlike import _session_model\n"
+        "_session_model.IN_MEMORY = 0\n"
         "session = ort_castlike.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])\n"
     )
     environment = {

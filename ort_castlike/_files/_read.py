@@ -10,7 +10,7 @@ import onnx
 
 from ort_castlike._errors import ModelError
 
-__all__ = ["ModelSource", "base_dir", "read_proto"]
+__all__ = ["ModelSource", "base_dir", "not_a_model", "read_proto"]
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
@@ -27,7 +27,12 @@ def read_proto(source: ModelSource) -> onnx.ModelProto:
         return _read_file(os.fspath(source))
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _parse(bytes(source), "the given bytes")
-    raise ModelError(
+    raise not_a_model(source)
+
+
+def not_a_model(source: object) -> ModelError:
+    """The error for what is none of the kinds of models."""
+    return ModelError(
         f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, and not {type(source).__name__}"
     )
 
