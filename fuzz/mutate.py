@@ -86,8 +86,12 @@ def _messages(message: Message, depth: int = 0) -> Iterator[Message]:
         return
     for field, value in message.ListFields():
         if field.type == FieldDescriptor.TYPE_MESSAGE:
-            for item in value if field.is_repeated else (value,):
+            for item in value if _is_repeated(message, field) else (value,):
                 yield from _messages(item, depth + 1)
+
+
+def _is_repeated(message: Message, field: FieldDescriptor) -> bool:
+    return hasattr(getattr(message, field.name), "extend")  # protobuf before 6 has no field.is_repeated
 
 
 def _mutate(proto: onnx.ModelProto, donors: list[Message], rng: random.Random) -> None:
@@ -105,7 +109,7 @@ def _mutate(proto: onnx.ModelProto, donors: list[Message], rng: random.Random) -
             continue
         field = rng.choices(fields, [_LIKELY.get(field.name, 1) for field in fields])[0]
         try:
-            if field.is_repeated:
+            if _is_repeated(message, field):
                 _mutate_list(message, field, proto, rng)
             elif field.type == FieldDescriptor.TYPE_MESSAGE:
                 if message.HasField(field.name):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import helper
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
 from ort_castlike._bfloat16 import compute_in_float32
@@ -22,6 +22,7 @@ from ort_castlike._files._read import ModelSource
 from ort_castlike._options import resolve_options
 from ort_castlike._rewrite import rewrite
 from ort_castlike._session import InferenceSession
+from ort_castlike._tensor_array import array_of
 
 __all__ = [
     "CastLikeBackend",
@@ -221,7 +222,7 @@ def _for_cpu(model: onnx.ModelProto) -> onnx.ModelProto:
 def _plain(value: Any) -> Any:
     """A value with arrays in the place of TensorProtos."""
     if isinstance(value, onnx.TensorProto):
-        return numpy_helper.to_array(value)
+        return array_of(value)
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 

@@ -13,6 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from ort_castlike._errors import FeedError, SaveError
+from ort_castlike._tensor_array import array_of
 from ort_castlike._types import ELEMENT_TYPES
 
 __all__ = ["read_data_set", "read_inputs", "read_value", "write_data_set"]
@@ -54,7 +55,7 @@ def _parsed(data: bytes, type_string: str) -> Any:
         return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
     if type_string.startswith("optional("):
         return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
-    return numpy_helper.to_array(onnx.TensorProto.FromString(data))
+    return array_of(onnx.TensorProto.FromString(data))
 
 
 def read_data_set(folder: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import numpy_helper
 
 from ort_castlike._check._compare import Difference, Tolerance, find_difference, largest
 from ort_castlike._check._feeds import boundary_feed, boundary_rounds, input_specs, random_feed
@@ -33,6 +32,7 @@ from ort_castlike._metadata import RewriteRecord, read_record
 from ort_castlike._rewrite import rewrite
 from ort_castlike._session import InferenceSession
 from ort_castlike._targets import resolve_target
+from ort_castlike._tensor_array import array_of
 
 __all__ = ["Mismatch", "Verification", "verify"]
 
@@ -290,7 +290,7 @@ class _Comparison:
         record = _record(rewritten)
         rounding = record.options.get("rounding", "nearest_even") if record else "nearest_even"
         self._reference = Reference(source, rounding)
-        self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in source.graph.initializer}
+        self._constants = {tensor.name: array_of(tensor) for tensor in source.graph.initializer}
         self._inexact: set[str] = set()
         self._seen: set[str] = set()
         self._mismatches: dict[tuple[int, str], Mismatch] = {}
