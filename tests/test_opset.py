@@ -533,7 +533,7 @@ def test_bit_cast_between_integers_wraps():
     assert run(model, np.array([0, 127, 200], np.uint8))[0].tolist() == [0, 127, -56]
 
 
-@pytest.mark.opset(26)
+@pytest.mark.opset(28)
 def test_attention_without_what_newer_versions_added_stays_an_attention():
     shapes = [(name, FLOAT, [1, 2, 4, 8]) for name in "qkv"]
     model = one_node("Attention", shapes, opset=26, left_window_size=-1)
