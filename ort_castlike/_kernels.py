@@ -189,15 +189,27 @@ def _run_blocks(kernel: _Kernel, values: np.ndarray, out: np.ndarray, scratch: _
 
 
 def _without_warnings(function: Callable[..., None], *arguments: object) -> None:
-    """Call a function such that numpy does not warn of overflows and invalid values.
+    """Call a function such that numpy does not warn of overflows and invalid values."""
+    if _QUIET is None:
+        with np.errstate(all="ignore"):
+            function(*arguments)
+    else:
+        _QUIET.copy().run(function, *arguments)
 
-    numpy 2 keeps what it warns of in the context, and one that is made beforehand costs a tenth of ``np.errstate``.
+
+def _quiet_context() -> contextvars.Context | None:
+    """A context in which numpy does not warn: a copy of it costs a tenth of ``np.errstate``.
+
+    None up to numpy 1.26, which keeps what it warns of for the thread and not in the context.
     """
-    _QUIET.copy().run(function, *arguments)
+    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        return None
+    context = contextvars.copy_context()
+    context.run(np.seterr, all="ignore")
+    return context
 
 
-_QUIET = contextvars.copy_context()
-_QUIET.run(np.seterr, all="ignore")
+_QUIET = _quiet_context()
 
 
 def _kernel(source: str, to: str, rounding: str, saturate: bool, round_mode: str) -> _Kernel:

@@ -387,6 +387,18 @@ def test_2_and_4_bit_integers_are_exact_in_floats(source):
             same(cast(stored, source, to), numbers.astype(np.float64))
 
 
+@pytest.mark.parametrize("size", [1, BLOCK + 1])
+def test_what_numpy_warns_of_is_the_callers_to_choose(size):
+    # A signalling NaN, which is an invalid value for any arithmetic.
+    values = np.full(size, 0x7FA00000, np.uint32).view(np.float32)
+    with np.errstate(all="raise"):
+        before = np.geterr()
+        assert convert(values, ELEMENT_TYPES["FLOAT"], ELEMENT_TYPES["INT2"]).tolist() == [0] * size
+        assert np.geterr() == before
+        with pytest.raises(FloatingPointError):
+            np.add(values, np.float32(1))
+
+
 def test_a_double_beyond_float_is_infinite_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
