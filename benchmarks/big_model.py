@@ -3,8 +3,8 @@
 Usage: ``python benchmarks/big_model.py [GIBIBYTES] [FOLDER]``. The aim is that the memory of its own that the process
 takes (RssAnon: pages of mapped files, which the system can take back, not counted) grows by less than 300 MiB for
 4 GiB when a file is rewritten. The session is made without graph optimizations: what onnxruntime folds and rearranges
-is its own affair, and so is the packed form that it keeps of each MatMulNBits layer beside its weights. Linux only,
-since it reads /proc.
+is its own affair, and so is the packed form that it keeps of each MatMulNBits layer beside its weights: what a session
+takes without that form is this package's part. Linux only, since it reads /proc.
 """
 
 from __future__ import annotations
@@ -154,6 +154,8 @@ def measured(work: str, model: str) -> None:
     else:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if work.endswith("disable_prepacking"):
+            options.add_session_config_entry("session.disable_prepacking", "1")
         ort_castlike.InferenceSession(model, options)
     seconds = time.perf_counter() - begin
     stop.set()
@@ -167,7 +169,12 @@ def main(gibibytes: float, parent: str | None) -> None:
     with tempfile.TemporaryDirectory(dir=parent) as folder:
         model = make_model(Path(folder), gibibytes)
         print(f"{gibibytes} GiB of external data")
-        for work in ("rewrite_file", "rewrite_file into another folder", "InferenceSession"):
+        for work in (
+            "rewrite_file",
+            "rewrite_file into another folder",
+            "InferenceSession",
+            "InferenceSession, disable_prepacking",
+        ):
             command = [sys.executable, __file__, "--measure", work, str(model)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:

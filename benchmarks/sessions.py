@@ -5,10 +5,17 @@ Usage: ``python benchmarks/sessions.py [ROUNDS]``.
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+import tempfile
+import time
+from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
+from _report import main
 from _sessions import one_node, plain_options
 from _timing import Figure, Spread, Table, take_turns
 from onnx import TensorProto, helper
@@ -47,6 +54,75 @@ def runs(rounds: int) -> Table:
     return table
 
 
+def originals() -> dict[str, onnx.ModelProto]:
+    """Small models that need a rewrite."""
+    weights = helper.make_tensor("w", TensorProto.INT2, [64, 64], bytes(range(256)) * 4, raw=True)
+    scales = helper.make_tensor("s", TensorProto.FLOAT, [2, 64], [0.5] * 128)
+    layer = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
+        helper.make_node("MatMul", ["x", "d"], ["y"]),
+    ]
+    cast = [helper.make_node("Cast", ["x"], ["q"], to=TensorProto.INT2)]
+    cast.append(helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 64]) for name in "xy")
+    imports = [helper.make_opsetid("", 25)]
+    return {
+        name: helper.make_model(
+            helper.make_graph(nodes, "small", [x], [y], constants), opset_imports=imports, ir_version=13
+        )
+        for name, nodes, constants in (("INT2 weights", layer, [weights, scales]), ("casts to INT2", cast, []))
+    }
+
+
+def makings(rounds: int) -> Table:
+    """The making of sessions of small models from files, with and without a rewrite, first and again."""
+    table = Table(
+        "Making a session of a small model",
+        "From a file: one that has to be rewritten, one that was rewritten before, and that by onnxruntime alone. "
+        "The first session is that of a fresh process in which onnxruntime and this package are imported.",
+        columns=["model", "contestant", "first, ms", "again, ms"],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for name, model in originals().items():
+            before, after = (str(Path(folder) / f"{name}{end}.onnx") for end in (" before", " after"))
+            onnx.save(model, before)
+            ort_castlike.rewrite_file(before, after)
+            paths = {"to be rewritten": before, "rewritten before": after, "onnxruntime": after}
+            times = take_turns({kind: lambda k=kind, p=path: made(k, p) for kind, path in paths.items()}, rounds)
+            for kind, path in paths.items():
+                firsts = Spread.of([first(kind, path) for _ in range(3)])
+                table.rows.append([name, kind, str(firsts), str(times.spread(kind, 1e3))])
+            for kind in ("to be rewritten", "rewritten before"):
+                ratio = times.ratio(kind, "onnxruntime")
+                aim = 3.0 if (name, kind) == ("INT2 weights", "rewritten before") else None
+                table.figures.append(Figure(f"{name}: {kind} / onnxruntime", ratio, aim, at_least=False))
+    return table
+
+
+def made(kind: str, path: str) -> onnxruntime.InferenceSession:
+    """A session; onnxruntime alone needs the operators registered where there are casts."""
+    options = plain_options()
+    if kind != "onnxruntime":
+        return ort_castlike.InferenceSession(path, options, PROVIDERS)
+    if Path(path).name.startswith("casts"):
+        ort_castlike.register(options)
+    return onnxruntime.InferenceSession(path, options, PROVIDERS)
+
+
+def first(kind: str, path: str) -> float:
+    """Milliseconds of the first session in a fresh process."""
+    command = [sys.executable, __file__, "--first", kind, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def print_first(kind: str, path: str) -> None:
+    """Make a session in this process and print how many milliseconds it took."""
+    begin = time.perf_counter()
+    made(kind, path)
+    print(json.dumps(1e3 * (time.perf_counter() - begin)))
+
+
 def arrays(rounds: int) -> Table:
     """Arrays of ml_dtypes' types to carriers and back."""
     table = Table(
@@ -78,10 +154,11 @@ def arrays(rounds: int) -> Table:
 
 def measure(rounds: int) -> list[Table]:
     """All of the above."""
-    return [runs(rounds), arrays(rounds)]
+    return [runs(rounds), makings(rounds), arrays(rounds)]
 
 
 if __name__ == "__main__":
-    from _report import show
-
-    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
+    if sys.argv[1:2] == ["--first"]:
+        print_first(*sys.argv[2:])
+    else:
+        main(measure)
