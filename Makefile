@@ -6,9 +6,10 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Two processes, each with whole files of tests.
 PYTEST_FLAGS := --numprocesses 2 --dist loadfile
 
-# The oldest supported onnxruntime, two in the middle, the newest; the oldest goes with the oldest of all else.
-RUNTIMES := 1.20.1 1.23.2 1.24.4 1.32.0
-CONSTRAINTS_1.20.1 := --constraint tests/oldest.txt
+# The oldest supported onnxruntime, two in the middle and the newest, each with the newest of all else; and the oldest
+# of everything.
+RUNTIMES := 1.20.1 1.23.2 1.24.4 1.32.0 oldest
+REQUIREMENTS_oldest := --constraint tests/oldest.txt
 
 # A package of which the tests read the models alone: what it depends on is large.
 REAL_MODELS := silero-vad==6.2.3
@@ -26,7 +27,7 @@ endef
 help:
 	@echo 'make demo    run an INT2 model here, beside what stock onnxruntime says to it'
 	@echo 'make test    the tests, on the newest onnxruntime'
-	@echo 'make compat  the tests on onnxruntime $(RUNTIMES), the first with the oldest of all else'
+	@echo 'make compat  the tests on onnxruntime $(RUNTIMES:oldest=and on the oldest of every dependency)'
 	@echo 'make web     models of stock operators alone in node and in a browser'
 	@echo 'make fuzz    mutated models, for up to two minutes (fuzz-guided: guided by coverage, for ten)'
 	@echo 'make soak    threads, sessions, wrong feeds and interrupts, for ten minutes'
@@ -90,7 +91,7 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 	touch $@
 
 $(RUNTIMES:%=.venv-ort-%/.installed): .venv-ort-%/.installed: pyproject.toml tests/oldest.txt
-	$(call environment,.venv-ort-$*,onnxruntime==$* $(CONSTRAINTS_$*))
+	$(call environment,.venv-ort-$*,$(or $(REQUIREMENTS_$*),onnxruntime==$*))
 
 web/node_modules/.installed: web/package.json
 	web/setup.sh
