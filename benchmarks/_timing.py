@@ -37,6 +37,11 @@ class Spread:
         low, median, high = statistics.quantiles(values, n=4, method="inclusive")
         return cls(median, low, high)
 
+    @property
+    def short(self) -> str:
+        """The median alone."""
+        return f"{self.median:.2g}" if self.median < 10 else f"{self.median:.0f}"
+
     def __str__(self) -> str:
         return f"{_digits(self.median)} ({_digits(self.low)} to {_digits(self.high)})"
 
@@ -51,6 +56,7 @@ class Figure:
         aim: What it should reach, None where nothing is asked.
         at_least: Whether more is better; else it should be at most the aim.
         guard: What the check asks for in the place of an aim that is not reached yet.
+        headline: A sentence for the head of the page, with {} for the ratio; most figures have none.
     """
 
     name: str
@@ -58,6 +64,7 @@ class Figure:
     aim: float | None = None
     at_least: bool = True
     guard: float | None = None
+    headline: str = ""
 
     @property
     def reached(self) -> bool:

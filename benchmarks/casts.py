@@ -7,11 +7,11 @@ as its output is, so that no copy from or to the caller counts; ml_dtypes and th
 from __future__ import annotations
 
 import functools
-import sys
 
 import ml_dtypes
 import numpy as np
 import onnx
+from _report import main
 from _sessions import RELEASE, bound, one_node, options, python_operators
 from _timing import Call, Figure, Table, Times, take_turns
 from onnx import TensorProto, helper
@@ -26,6 +26,11 @@ OURS, STOCK, FLOOR = "ort_castlike", "stock Cast to int2", "stock Cast to int8"
 STANDARD, DEFAULT = "ort_castlike, stock operators alone", "Python operator, default path"
 KERNEL = "its kernel, called"
 ML_DTYPES, REFERENCE, COPY = "ml_dtypes astype", "ReferenceEvaluator", "memcpy"
+WIDENING = "INT2 to float"
+HEADLINES = {
+    (STOCK, 1 << 20): "A million floats to INT2: {} times as fast as stock onnxruntime's own cast.",
+    (WIDENING, 1 << 20): "A million INT2 to float: {} times the time of the stock cast of the standard lowering.",
+}
 LARGEST_LIST = 1 << 20  # elements: beyond, a Python object for each takes seconds
 
 
@@ -125,7 +130,7 @@ def casts_to_int2(rounds: int) -> Table:
             table.curves.setdefault(name, []).append((size, times.spread(name, 1e9 / size).median))
         aims = {STOCK: 2.3 if size == 1 << 24 else 4.0, ML_DTYPES: None, REFERENCE: None, DEFAULT: None}
         table.figures += [
-            Figure(f"{label}: {name} / {OURS}", times.ratio(name, OURS), aim)
+            Figure(f"{label}: {name} / {OURS}", times.ratio(name, OURS), aim, headline=HEADLINES.get((name, size), ""))
             for name, aim in aims.items()
             if name in times
         ]
@@ -151,11 +156,14 @@ def other_casts(rounds: int) -> Table:
             Figure(f"{label}: {ML_DTYPES} to float4 / {OURS}, in a session", times.ratio(ML_DTYPES, OURS)),
         ]
         times = take_turns(widening(numbers(size)), rounds)
-        table.rows += rows_of(f"{label}, INT2 to float", times, size)
+        table.rows += rows_of(f"{label}, {WIDENING}", times, size)
         # What is the same at every size, the way into Python and back, weighs most at 64 Ki.
         aim = None if size == 1 << 16 else 2.0
         ratio = times.ratio(OURS, "stock Cast")
-        table.figures.append(Figure(f"{label}: INT2 to float / stock int8 to float", ratio, aim, at_least=False))
+        headline = HEADLINES.get((WIDENING, size), "")
+        table.figures.append(
+            Figure(f"{label}: {WIDENING} / stock int8 to float", ratio, aim, at_least=False, headline=headline)
+        )
     return table
 
 
@@ -184,6 +192,4 @@ def measure(rounds: int) -> list[Table]:
 
 
 if __name__ == "__main__":
-    from _report import show
-
-    show(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 15))
+    main(measure)

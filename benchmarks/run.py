@@ -33,7 +33,8 @@ INTRODUCTION = """\
 `make bench` measures all of this and writes this page. A figure is a ratio (or the unit that its name says): the
 median of the rounds, and the middle half of them in brackets. The contestants of a table take turns, so that other
 work on the machine slows them alike; the times beside the ratios depend on the machine, the ratios less so.
-`make bench-check` measures again, and fails where a figure misses its aim by more than the noise.
+Where a figure has an aim, `make bench-check` measures again and fails where it misses that by more than the noise.
+"a / b" is how many times as long a took as b.
 """
 
 
@@ -71,6 +72,9 @@ def markdown(sections: list[tuple[str, list[Table]]], plots: dict[str, str], loa
     """The page."""
     lines = [INTRODUCTION, f"Machine: {machine()}. Date: {time.strftime('%Y-%m-%d')}.", ""]
     lines += [f"Other work kept {load} processes waiting or running at most when a benchmark began.", ""]
+    newest = [figure for shown, tables in sections if shown == sections[0][0] for t in tables for figure in t.figures]
+    lines += ["## In short", ""]
+    lines += [f"- {figure.headline.format(figure.ratio.short)}" for figure in newest if figure.headline] + [""]
     missed = [figure for _, tables in sections for table in tables for figure in table.figures if not figure.reached]
     lines += ["## Aims that are missed", ""]
     lines += [f"- {figure.name}: {figure.ratio}, aim {figure.aim_text}" for figure in missed] or ["None."]
