@@ -14,12 +14,11 @@ REQUIREMENTS_oldest := --constraint tests/oldest.txt
 # A package of which the tests read the models alone: what it depends on is large.
 REAL_MODELS := silero-vad==6.2.3
 
-# $(call environment,FOLDER,REQUIREMENTS): a new environment that holds the package, editable.
-define environment
-$(PYTHON) -m venv --clear $(1)
+# $(call test_set,FOLDER,REQUIREMENTS): what the tests need, into an environment.
+define test_set
 $(1)/bin/python -m pip install $(PIP_FLAGS) --editable '.[test]' $(2)
 $(1)/bin/python -m pip install $(PIP_FLAGS) --no-deps $(REAL_MODELS)
-touch $(1)/.installed
+touch $@
 endef
 
 .PHONY: help demo test compat web fuzz fuzz-guided soak lint bench bench-check clean $(RUNTIMES:%=compat-%)
@@ -35,7 +34,7 @@ help:
 	@echo 'make bench   the benchmarks; writes docs/benchmarks.md (bench-check: fails where a figure misses its aim)'
 	@echo 'make clean   remove the environments and what tools leave behind'
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.package-installed
 	$(VENV)/bin/python models/demo.py
 
 test: $(VENV)/.installed
@@ -75,8 +74,14 @@ bench: $(VENV)/.bench-installed .venv-ort-1.23.2/.installed
 bench-check: $(VENV)/.bench-installed .venv-ort-1.23.2/.installed
 	$(VENV)/bin/python benchmarks/run.py --older .venv-ort-1.23.2/bin/python --check
 
-$(VENV)/.installed: pyproject.toml
-	$(call environment,$(VENV))
+# The package alone, editable: all that the demo needs.
+$(VENV)/.package-installed: pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.package-installed
+	$(call test_set,$(VENV))
 
 $(VENV)/.fuzz-installed: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[fuzz]'
@@ -91,7 +96,8 @@ $(VENV)/.bench-installed: $(VENV)/.installed
 	touch $@
 
 $(RUNTIMES:%=.venv-ort-%/.installed): .venv-ort-%/.installed: pyproject.toml tests/oldest.txt
-	$(call environment,.venv-ort-$*,$(or $(REQUIREMENTS_$*),onnxruntime==$*))
+	$(PYTHON) -m venv --clear .venv-ort-$*
+	$(call test_set,.venv-ort-$*,$(or $(REQUIREMENTS_$*),onnxruntime==$*))
 
 web/node_modules/.installed: web/package.json
 	web/setup.sh
