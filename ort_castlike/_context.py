@@ -7,9 +7,11 @@ context remembers what they were.
 from __future__ import annotations
 
 import collections
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ort_castlike import _constants
@@ -21,21 +23,24 @@ from ort_castlike._report import Change
 from ort_castlike._types import ElementType, element_type
 from ort_castlike._weight_memory import WeightTally
 
-__all__ = ["DOMAIN", "Context", "carrier_type", "describe", "emulated_element"]
+__all__ = ["DOMAIN", "Context", "carrier_type", "describe", "described", "emulated_element"]
 
 
 def describe(node: ir.Node, op_type: str | None = None) -> str:
-    """A node's name as errors give it; its operator and first output where it has no name of its own.
+    """A node as errors call it.
 
     Args:
         node: The node.
         op_type: The operator that it was, where it is another by now.
     """
-    op_type = op_type or node.op_type
-    if node.name:
-        return f"{node.name!r} ({op_type})"
-    output = node.outputs[0].name if node.outputs else None
-    return f"the {op_type} that gives {output!r}"
+    return described(node.name, op_type or node.op_type, [output.name for output in node.outputs])
+
+
+def described(name: str | None, op_type: str, outputs: Sequence[str | None]) -> str:
+    """What follows the word "node": a node's name and operator; without a name, what it gives, by which it is found."""
+    if name:
+        return f"{name!r} ({op_type})"
+    return f"({op_type} that gives {outputs[0]!r})" if outputs else f"({op_type} that gives nothing)"
 
 
 def tensor_dtype(type_: ir.TypeProtocol | None) -> ir.DataType | None:
@@ -133,6 +138,11 @@ class Context:
         """The error for a node that cannot be rewritten because of one of its values."""
         type_ = self.original.get(value, value.type)
         kind = "unknown" if type_ is None else type_text(type_)
+        if not node.domain and schema(node.op_type, newest_opset()) is None:
+            return UnsupportedOperatorError(
+                f"node {describe(node)}: ONNX has no operator {node.op_type} up to opset {newest_opset()}, the newest "
+                f"that the installed onnx knows, and {value.name!r} of type {kind} needs one; {_meant(node.op_type)}"
+            )
         operator = f"{node.domain or 'ai.onnx'}::{node.op_type}"
         if not why and not _allows(node, value, kind):
             element = emulated_element(type_)
@@ -350,6 +360,13 @@ def _allows(node: ir.Node, value: ir.Value, kind: str) -> bool:
         for index, one in enumerate(values)
         if one is value
     )
+
+
+def _meant(op_type: str) -> str:
+    """What to do about an operator that is none."""
+    operators = {entry.name for entry in onnx.defs.get_all_schemas() if not entry.domain}
+    close = difflib.get_close_matches(op_type, sorted(operators), 1)
+    return f"did you mean {close[0]}?" if close else "correct its name, or its domain if it is an operator of another"
 
 
 def _set_tensor(value: ir.Value, tensor: ir.TensorProtocol) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["Change", "EmulatedTensor", "Report", "WeightMemory"]
+__all__ = ["Change", "EmulatedTensor", "ModelFile", "Report", "WeightMemory"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +55,19 @@ class WeightMemory:
     bytes_after: int
 
 
+@dataclasses.dataclass(frozen=True)
+class ModelFile:
+    """A file that a written model consists of.
+
+    Attributes:
+        name: Its path from the folder of the model file.
+        bytes: Its size.
+    """
+
+    name: str
+    bytes: int
+
+
 @dataclasses.dataclass
 class Report:
     """The outcome of ``rewrite_file`` or ``inspect``.
@@ -72,6 +85,8 @@ class Report:
         runs_on_before: The supported releases that run the model as it is and are not known to err on it.
         runs_on_after: The supported releases that run the rewritten model: of ``rewrite_file`` the one that was
             written, of ``inspect`` one that is rewritten for the oldest of them.
+        files: The files of the model that ``rewrite_file`` wrote, which belong together: the model file, and after it
+            those of its external data. Empty where nothing was written.
     """
 
     target: str
@@ -85,6 +100,7 @@ class Report:
     weights: WeightMemory | None = None
     runs_on_before: tuple[str, ...] = ()
     runs_on_after: tuple[str, ...] = ()
+    files: list[ModelFile] = dataclasses.field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data for JSON."""
@@ -105,6 +121,7 @@ class Report:
         lines += _section("also", self.notes)
         if self.weights is not None:
             lines.append(f"  {_memory_line(self.weights)}")
+        lines += _section("files, which belong together", [f"{file.name}: {file.bytes} bytes" for file in self.files])
         return "\n".join(lines)
 
     def _verdict(self) -> str:

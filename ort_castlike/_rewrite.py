@@ -24,7 +24,7 @@ from ort_castlike._files._session_files import SessionFiles
 from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._legalize import legalize
 from ort_castlike._options import Options, resolve_options
-from ort_castlike._report import Report
+from ort_castlike._report import ModelFile, Report
 from ort_castlike._scan import is_settled
 from ort_castlike._session_model import Original, SessionModel, serialized, session_model
 from ort_castlike._stock import releases_for
@@ -103,7 +103,8 @@ def rewrite_file(
     The destination appears whole or not at all; it may be the source itself. The weights are streamed and never whole
     in memory. External data that does not change stays where it is if the destination is in the same folder, that of
     tensors below a kilobyte aside, which go into the file. What else there is of external data goes into one file
-    beside the destination, named after it and a digest of the data.
+    beside the destination, named after it and a digest of the data. The report's ``files`` are those that belong
+    together.
 
     Args:
         source: Path of the model.
@@ -133,7 +134,8 @@ def rewrite_file(
         rewritten = onnx.ModelProto()
         rewritten.CopyFrom(proto)
     with progress_bar(f"writing {os.path.basename(destination)}") as progress:
-        _save.save(rewritten, pending, destination, base_dir=folder, progress=progress)
+        sizes = _save.save(rewritten, pending, destination, base_dir=folder, progress=progress)
+    report.files = [ModelFile(name, size) for name, size in sizes.items()]
     return report
 
 

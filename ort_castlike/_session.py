@@ -33,6 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["InferenceSession"]
 
+# What a session takes by name, "target" aside, which it is given by mistake; and what it hands to onnxruntime, which
+# has no list of its own.
+_OPTIONS = ("target", "sess_options", "providers", "provider_options", "lowering", "rounding", "weights")
+_PASSED_ON = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
+
 
 class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
     """An ``onnxruntime.InferenceSession`` for models that hold emulated types, and for every other model.
@@ -71,7 +76,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         source = kwargs.pop("path_or_bytes", None) if model is None else model
-        _check_spelling(kwargs)
+        _check_names(kwargs)
         options = resolve_options(target=None, lowering=lowering, rounding=rounding, weights=weights)
         self._rewrite_record: RewriteRecord | None = None
         self._files: SessionFiles | None = None
@@ -149,6 +154,8 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         feeds = input_feed
         dtypes = self._plain_dtypes
+        if type(input_feed) is not dict:
+            self._check_is_dict(input_feed)
         for name, value in input_feed.items():
             if type(value) is not np.ndarray or dtypes.get(name) is not value.dtype:
                 feeds = self._feeds(input_feed)
@@ -205,6 +212,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
             CastLikeError: As for :meth:`run`.
         """
         self._names(output_names)
+        self._check_is_dict(input_dict_ort_values)
         if self._emulated_inputs:
             input_dict_ort_values = self._feeds(input_dict_ort_values)
         with self._errors_of_run(input_dict_ort_values, run_options) as run_options:
@@ -266,6 +274,18 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
                 )
         return list(output_names or ports)
 
+    def _check_is_dict(self, input_feed: object) -> None:
+        """Refuse a list of values and the like.
+
+        Raises:
+            FeedError: It is no dict.
+        """
+        if not hasattr(input_feed, "items"):
+            raise InvalidFeedError(
+                f"a feed is a dict from the name of each input to its value, and not {type(input_feed).__name__}; the "
+                f"model's inputs are {', '.join(map(repr, self._input_ports)) or 'none'}"
+            )
+
     def _feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
         """The feed that onnxruntime takes in the place of the user's.
 
@@ -274,6 +294,7 @@ class InferenceSession(onnxruntime.InferenceSession):  # type: ignore[misc]
         """
         ports = self._input_ports
         feeds = {}
+        self._check_is_dict(input_feed)
         for name, value in input_feed.items():
             port = ports.get(name)
             if port is None:
@@ -377,23 +398,26 @@ def _start(source: Any) -> bytes:
     return b""
 
 
-def _check_spelling(kwargs: Mapping[str, Any]) -> None:
-    """Refuse what was meant for an option of this package: onnxruntime ignores arguments that it does not know."""
+def _check_names(kwargs: Mapping[str, Any]) -> None:
+    """Refuse arguments that neither this package nor onnxruntime knows, which ignores them."""
     for name in kwargs:
-        meant = difflib.get_close_matches(name, ("lowering", "rounding", "target", "weights"), 1, 0.75)
+        if name in _PASSED_ON:
+            continue
+        meant = difflib.get_close_matches(name, (*_OPTIONS, *_PASSED_ON), 1)
         if meant == ["target"]:
             raise OptionError(
                 f"{name}= is no option of a session, which is for the installed onnxruntime; leave it out"
             )
         if meant:
             raise OptionError(f"there is no option {name}=; did you mean {meant[0]}=?")
+        raise OptionError(f"there is no option {name}=; a session takes {', '.join((*_OPTIONS[1:], *_PASSED_ON))}")
 
 
 def _is_for_onnxruntime(source: Any, sess_options: onnxruntime.SessionOptions | None) -> bool:
     """Whether there is nothing to rewrite: what onnxruntime alone can read, or refuse in its own words."""
     if isinstance(source, (str, os.PathLike)):
         if not os.path.isfile(source):
-            return True
+            return not os.path.isdir(source)
     elif not isinstance(source, bytes):
         return not hasattr(source, "graph")
     return _is_ort_format(source, sess_options)

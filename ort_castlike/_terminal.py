@@ -96,6 +96,7 @@ class Terminal:
         self._line((f"{path}: ", "bold"), (f"written, {what}", "bold green"))
         facts = [("opset", _step(report.opset)), ("IR version", _step(report.ir_version))]
         facts += [("runs on", _releases(report.runs_on_after)), ("size", _bytes(size))]
+        facts += [("data, to be kept beside it", f"{file.name}, {_bytes(file.bytes)}") for file in report.files[1:]]
         facts.append(("tensors re-typed", str(sum(row.type != row.carrier for row in report.tensors))))
         if any(f"{DOMAIN}::" in change.becomes for change in report.changes):
             facts.append(("needs", f"{DOMAIN}.register(session_options), or {DOMAIN}.InferenceSession"))

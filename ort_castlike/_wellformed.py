@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from ort_castlike._context import DOMAIN, Context, describe, tensor_dtype
+from ort_castlike._context import DOMAIN, Context, describe, described, emulated_element, tensor_dtype
 from ort_castlike._errors import ModelError
 from ort_castlike._files import _protos
 from ort_castlike._opset._schemas import newest_opset, schema, signature, type_text
@@ -132,7 +132,7 @@ def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> 
         constraint.type_param_str: {_container(text) for text in constraint.allowed_type_strs}
         for constraint in entry.type_constraints
     }
-    seen: dict[str, tuple[str, str]] = {}
+    seen: dict[str, tuple[str, ir.TypeProtocol]] = {}
     for values, formals in ((node.inputs, entry.inputs), (node.outputs, entry.outputs)):
         for index, value in enumerate(values):
             formal = formals[min(index, len(formals) - 1)]
@@ -146,12 +146,9 @@ def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> 
                     f"node {describe(node)}: {value.name!r} is {type_text(type_)} in the model, which {node.op_type} "
                     f"neither takes nor gives; {_AGAIN}"
                 )
-            name, text = seen.setdefault(formal.type_str, (value.name or "", type_text(type_)))
-            if text != type_text(type_):
-                raise ModelError(
-                    f"node {describe(node)}: {value.name!r} is {type_text(type_)} and {name!r} is {text} in the model, "
-                    f"and for {node.op_type} both have one type; {_AGAIN}"
-                )
+            first = seen.setdefault(formal.type_str, (value.name or "", type_))
+            if type_text(first[1]) != type_text(type_):
+                raise _conflict(node, first, (value.name or "", type_))
     to = node.attributes.get("to")
     if node.op_type == "Cast" and to is not None and not to.is_ref():
         output = node.outputs[0]
@@ -161,6 +158,18 @@ def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> 
                 f"node {describe(node)} casts to element type {to.as_int()} and {output.name!r} is {dtype.name} in the "
                 f"model; {_AGAIN}"
             )
+
+
+def _conflict(node: ir.Node, *sides: tuple[str, ir.TypeProtocol]) -> ModelError:
+    """The error for two values, each a name and a type, of a node that has one type for both."""
+    (first, second), emulated = sides, [name for name, type_ in sides if emulated_element(type_) is not None]
+    advice = _AGAIN
+    if len(emulated) == 1:
+        advice = f"put a DequantizeLinear or a Cast between {emulated[0]!r} and the node"
+    return ModelError(
+        f"node {describe(node)}: {second[0]!r} is {type_text(second[1])} and {first[0]!r} is {type_text(first[1])} in "
+        f"the model, and for {node.op_type} both have one type; {advice}"
+    )
 
 
 def _container(type_text: str) -> str:
@@ -289,9 +298,7 @@ def _check_attributes(node: onnx.NodeProto) -> None:
 
 
 def _name(node: onnx.NodeProto) -> str:
-    if node.name:
-        return f"{node.name!r} ({node.op_type})"
-    return f"the {node.op_type} that gives {node.output[0] if node.output else None!r}"
+    return described(node.name, node.op_type, node.output)
 
 
 def _check_nodes(nodes: Iterable[ir.Node], opset_imports: Mapping[str, int]) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -184,6 +185,25 @@ def test_rewrite_without_a_target_says_what_the_file_is_for(command, tmp_path):
     assert "written, for the installed release, onnxruntime 1." in text
     is_oldest = resolve_target(None) == TARGETS[0]
     assert ("--target 1.20 makes a file for older ones" in text) is not is_oldest
+
+
+def test_rewrite_names_the_data_that_belongs_beside_the_file(command, tmp_path):
+    onnx.save(
+        onnx.load(MODELS / "digits" / "model.onnx"),
+        tmp_path / "m.onnx",
+        save_as_external_data=True,
+        location="m.bin",
+        size_threshold=1024,
+    )
+    status, text, _ = command("rewrite", tmp_path / "m.onnx", tmp_path / "out.onnx")
+    assert status == cli.OK
+    _, printed, _ = command("rewrite", tmp_path / "m.onnx", tmp_path / "out.onnx", "--force", "--json")
+    files = json.loads(printed)["files"]
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir() if path.name != "m.onnx"}
+    assert {file["name"]: file["bytes"] for file in files} == sizes
+    assert files[0]["name"] == "out.onnx"
+    for name in sizes.keys() - {"out.onnx"}:
+        assert re.search(rf"data, to be kept beside it +{re.escape(name)}, ", text)
 
 
 def test_rewrite_overwrites_only_with_force(command, tmp_path):

@@ -221,11 +221,12 @@ def is_listed(message: str) -> bool:
 
 ERROR_NAMES = {name for name in _errors.__all__ if name.endswith("Error")} | {"InvalidFeedError"}
 TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-OURS = TROUBLES[: TROUBLES.index("## What onnxruntime says")]
+OURS = [section for section in re.split(r"^## ", TROUBLES, flags=re.MULTILINE) if re.match(r"\w+Error\n", section)]
 # The first column of the tables under the errors' names; an ellipsis stands for anything.
 LISTED = [
     ".*".join(map(re.escape, text.removeprefix("…, ").split("…")))
-    for line in OURS[OURS.index("## UnsupportedOperatorError") :].splitlines()
+    for section in OURS
+    for line in section.splitlines()
     if line.startswith("| `")
     for text in re.findall(r"`([^`]+)`", line.split(" | ")[0])
 ]

@@ -103,9 +103,18 @@ def test_an_operator_that_onnx_keeps_from_a_type_is_called_so(op_type, element, 
     assert f"of type {kind}, which ONNX does not allow; cast to {instead} before the node" in str(caught.value)
 
 
-@pytest.mark.parametrize("domain", ["", "org.example"])
-def test_an_operator_that_onnx_does_not_know_has_no_rule(domain):
-    proto = model([node("NoSuch", ["x"], ["y"], domain=domain)], [value("x", "INT2", [4])], [value("y", "INT2", [4])])
+@pytest.mark.parametrize(("op_type", "advice"), [("Reshap", r"did you mean Reshape\?"), ("NoSuchThing", "its name")])
+def test_an_operator_that_onnx_does_not_have_is_called_so(op_type, advice):
+    proto = model([node(op_type, ["x"], ["y"])], [value("x", "INT2", [4])], [value("y", "INT2", [4])])
+    message = rf"node \({op_type} that gives 'y'\): ONNX has no operator {op_type} up to .*'x' .*int2.*{advice}"
+    with pytest.raises(UnsupportedOperatorError, match=message):
+        ort_castlike.rewrite(proto)
+
+
+def test_an_operator_of_another_domain_has_no_rule():
+    proto = model(
+        [node("NoSuch", ["x"], ["y"], domain="org.example")], [value("x", "INT2", [4])], [value("y", "INT2", [4])]
+    )
     proto.opset_import.append(helper.make_opsetid("org.example", 1))
     with pytest.raises(
         UnsupportedOperatorError, match=r"NoSuch takes or gives 'x' .*, and no rule says what it becomes"
@@ -117,6 +126,17 @@ def test_an_operator_that_onnx_allows_has_no_rule_while_none_is_there(monkeypatc
     monkeypatch.delitem(RULES, ("", "Transpose"))
     with pytest.raises(UnsupportedOperatorError, match=r"'turn' \(Transpose\): .*, and no rule says what it becomes"):
         ort_castlike.rewrite(mixed_model())
+
+
+@pytest.mark.parametrize(("first", "second", "culprit"), [("FLOAT", "INT2", "w"), ("INT4", "FLOAT", "x")])
+def test_arithmetic_of_floats_and_an_emulated_type_needs_a_dequantization(first, second, culprit):
+    proto = model(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", first, [2, 2]), value("w", second, [2, 2])],
+        [value("y", "FLOAT", [2, 2])],
+    )
+    with pytest.raises(ModelError, match=f"put a DequantizeLinear or a Cast between '{culprit}' and the node$"):
+        ort_castlike.rewrite(proto)
 
 
 def test_the_error_of_a_rewrite_names_all_that_blocks():

@@ -80,6 +80,7 @@ def test_model_without_external_data_stays_a_single_file(tmp_path):
     report = ort_castlike.rewrite_file(tmp_path / "model.onnx", tmp_path / "new.onnx", target="1.20")
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "new.onnx"]
     assert report.changed
+    assert report.to_dict()["files"] == [{"name": "new.onnx", "bytes": (tmp_path / "new.onnx").stat().st_size}]
     assert_computes(tmp_path / "new.onnx")
     assert onnx.load(tmp_path / "new.onnx") == ort_castlike.rewrite(tmp_path / "model.onnx", target="1.20")
 
@@ -87,11 +88,16 @@ def test_model_without_external_data_stays_a_single_file(tmp_path):
 def test_untouched_data_is_referred_to_in_the_same_folder(tmp_path):
     source = save_external(tmp_path)
     before = contents(tmp_path)
-    ort_castlike.rewrite_file(source, tmp_path / "new.onnx")
+    report = ort_castlike.rewrite_file(source, tmp_path / "new.onnx")
     after = contents(tmp_path)
     [data] = after.keys() - before.keys() - {"new.onnx"}
     assert {name: after[name] for name in before} == before
     assert locations(tmp_path / "new.onnx") == {"q": data, "f": "model.onnx.bin"}
+    assert report.files[0].name == "new.onnx"
+    assert {file.name: file.bytes for file in report.files} == {
+        name: len(after[name]) for name in ("new.onnx", data, "model.onnx.bin")
+    }
+    assert f"{data}: {ROWS * COLUMNS // 2} bytes" in str(report)
     assert data.startswith("new.onnx.")
     # 4 bits for each element of q, and nothing of f
     assert len(after[data]) == ROWS * COLUMNS // 2
@@ -404,10 +410,10 @@ def test_destination_that_cannot_be_written_is_a_save_error(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
     for destination, message in (
-        (tmp_path / "absent" / "new.onnx", "cannot be written"),
+        (tmp_path / "absent" / "new.onnx", "cannot be written: there is no folder '.*absent'; make it first"),
         (tmp_path / "folder", "no regular file"),
         (tmp_path / "fifo", "no regular file"),
-        (tmp_path / "model.onnx" / "new.onnx", "cannot be written"),
+        (tmp_path / "model.onnx" / "new.onnx", "cannot be written: there is no folder"),
     ):
         with pytest.raises(SaveError, match=message):
             ort_castlike.rewrite_file(source, destination)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _thread
+import inspect
 import pathlib
+import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +23,7 @@ from onnxruntime import OrtValue
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, NoSuchFile
 
 import ort_castlike
-from ort_castlike import InferenceSession
+from ort_castlike import InferenceSession, _session
 from ort_castlike._errors import FeedError, ModelError, OptionError, RegistrationError
 from ort_castlike._metadata import RewriteRecord, write_record
 from ort_castlike._types import CASTLIKE_TYPES, ELEMENT_TYPES, EMULATED_TYPES, ElementType
@@ -191,6 +193,37 @@ def test_a_list_whose_rows_differ_in_length_is_refused(name: str) -> None:
 def test_a_list_of_words_is_refused_where_numbers_go_in(name: str) -> None:
     with pytest.raises(FeedError, match=r"'x' takes tensor.*it was given an array of <U"):
         session_of(identity(name)).run(None, {"x": [["a", "b"]]})
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "advice"),
+    [
+        ("FLOAT", np.zeros((1, 2)), "array.astype(numpy.float32), which changes the values that numpy"),
+        ("FLOAT", np.zeros((1, 2), np.float16), "array.astype(numpy.float32), which holds the same values"),
+        ("INT64", np.zeros((1, 2), np.int32), "array.astype(numpy.int64), which holds the same values"),
+        ("BFLOAT16", np.zeros((1, 2), np.float32), "array.astype(ml_dtypes.bfloat16), which changes the values"),
+        ("INT2", np.zeros((1, 2), np.float32), "give ml_dtypes.int2, or int8 with no other values than it has"),
+        ("FLOAT", np.array([["a", "b"]]), "give numpy.float32"),
+        ("FLOAT", 1.5, "give a numpy array of numpy.float32"),
+    ],
+)
+def test_a_feed_of_another_type_is_told_how_to_get_there(name: str, array: Any, advice: str) -> None:
+    with pytest.raises(FeedError, match=rf"it was given .*{re.escape(advice)}"):
+        session_of(identity(name)).run(None, {"x": array})
+
+
+@pytest.mark.parametrize("name", ["INT2", "FLOAT"])
+@pytest.mark.parametrize("feed", [[np.zeros((1, 2), np.float32)], np.zeros((1, 2), np.float32), None])
+def test_a_feed_is_a_dict(name: str, feed: Any) -> None:
+    session = session_of(identity(name))
+    message = rf"a feed is a dict from the name of each input to its value, and not {type(feed).__name__}; .* 'x'$"
+    for run in (
+        lambda: session.run(None, feed),
+        lambda: session.run_with_ort_values(None, feed),
+        lambda: session.run_async(None, feed, print, None),
+    ):
+        with pytest.raises(FeedError, match=message):
+            run()
 
 
 def test_what_is_no_int2_is_to_be_clipped_first() -> None:
@@ -707,6 +740,12 @@ def test_a_model_in_onnxruntimes_own_format_makes_a_session(tmp_path: pathlib.Pa
         same(session.run(None, {"x": array})[0], array)
 
 
+def test_a_folder_is_no_model(tmp_path: pathlib.Path) -> None:
+    for load in (InferenceSession, ort_castlike.rewrite):
+        with pytest.raises(ModelError, match="is no file"):
+            load(tmp_path)
+
+
 def test_a_file_that_is_missing_is_onnxruntimes_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(NoSuchFile):
         InferenceSession(tmp_path / "none.onnx")
@@ -781,8 +820,29 @@ def test_an_initializer_that_a_feed_may_replace_keeps_its_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [("roundng", "did you mean rounding="), ("target", "the installed onnxruntime")]
+    ("wrong", "said"),
+    [
+        ("roundng", r"did you mean rounding=\?"),
+        ("provders", r"did you mean providers=\?"),
+        ("session_options", r"did you mean sess_options=\?"),
+        ("enable_falback", r"did you mean enable_fallback=\?"),
+        ("quiet", r"there is no option quiet=; a session takes sess_options, .*read_config_from_model$"),
+        ("target", "the installed onnxruntime"),
+    ],
 )
 def test_a_misspelt_option_is_refused(wrong, said):
     with pytest.raises(ort_castlike.CastLikeError, match=said):
         ort_castlike.InferenceSession(b"", **{wrong: "1.20"})
+
+
+def test_every_argument_that_onnxruntime_reads_is_passed_on() -> None:
+    source = inspect.getsource(onnxruntime.InferenceSession.__init__)
+    read = set(re.findall(r'"(\w+)" in kwargs|kwargs\.get\("(\w+)"|kwargs\["(\w+)"\]', source))
+    assert {name for names in read for name in names if name} <= set(_session._PASSED_ON)
+    session = InferenceSession(
+        path_or_bytes=identity("INT2").SerializeToString(),
+        enable_fallback=0,
+        read_config_from_model=0,
+        disabled_optimizers=["ConstantFolding"],
+    )
+    assert [port.name for port in session.get_inputs()] == ["x"]

@@ -46,7 +46,7 @@ def save(
     base_dir: str,
     progress: Progress = lambda done, total: None,
     durable: bool = True,
-) -> None:
+) -> dict[str, int]:
     """Write a model to ``destination``, and the data that it does not hold to a file beside it.
 
     External data that lies in the destination's folder already is referred to where it is.
@@ -58,6 +58,10 @@ def save(
         base_dir: The folder that the model's external data lies in.
         progress: Called with the bytes of data that are written and that there are to write.
         durable: Whether the files have to outlive the system: each is on the disk before it gets its name.
+
+    Returns:
+        The bytes of each file that the model consists of, by its path from the destination's folder: first the model
+        file, then those of its external data.
 
     Raises:
         ModelError: External data is missing, too short, or outside ``base_dir``; or the model without it exceeds what
@@ -74,10 +78,16 @@ def save(
     except OSError as error:
         if isinstance(error, SaveError):
             raise
+        if not os.path.isdir(place.folder):
+            raise SaveError(
+                error.errno, f"{place.path!r} cannot be written: there is no folder {place.folder!r}; make it first"
+            ) from error
         raise SaveError(
             error.errno, f"{place.path!r} cannot be written, what was there is unchanged: {error.strerror or error}"
         ) from error
     _remove_stale_data(stale, proto, place)
+    names = dict.fromkeys([place.name, *_locations(proto)])
+    return {name: os.path.getsize(os.path.join(place.folder, name)) for name in names}
 
 
 class _External:
@@ -229,12 +239,7 @@ def _own_data(place: _Place) -> set[str]:
 
 def _remove_stale_data(stale: set[str], proto: onnx.ModelProto, place: _Place) -> None:
     """Remove data files of the model that was replaced, unless another model refers to them."""
-    stale = stale - {
-        os.path.normpath(entry.value)
-        for reference in _protos.external_tensors(proto)
-        for entry in reference.external_data
-        if entry.key == "location"
-    }
+    stale = stale.difference(_locations(proto))
     if not stale:
         return
     with contextlib.suppress(OSError):  # the model is written; what cannot be tidied up stays
@@ -242,6 +247,12 @@ def _remove_stale_data(stale: set[str], proto: onnx.ModelProto, place: _Place) -
         for name in stale:
             if not any(_mentions(other, name) for other in others):
                 os.remove(os.path.join(place.folder, name))
+
+
+def _locations(proto: onnx.ModelProto) -> Iterator[str]:
+    """The files of a model's external data, from its folder."""
+    for reference in _protos.external_tensors(proto):
+        yield from (os.path.normpath(entry.value) for entry in reference.external_data if entry.key == "location")
 
 
 def _mentions(path: str, name: str) -> bool:

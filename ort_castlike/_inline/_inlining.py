@@ -99,7 +99,7 @@ class _Copier:
 
     def node(self, node: ir.Node) -> ir.Node:
         """A copy of a node, the graphs inside it included."""
-        inputs = [None if value is None else self.value(value, describe(node)) for value in node.inputs]
+        inputs = [None if value is None else self.value(value, f"node {describe(node)}") for value in node.inputs]
         attributes = [
             copy
             for name, attribute in node.attributes.items()

@@ -101,14 +101,14 @@ class Port:
                 return value
             value = self._narrow_array(array)
         if not isinstance(value, np.ndarray):
-            raise self._misfit(value)
+            raise self._misfit(value, hint=f"give a numpy array of {self._dtype_text}")
         if len(shape) and not _fits(value.shape, shape):
             raise self._misfit(value)
         if self.is_emulated:
             return self._feed_emulated(value)
         if self.is_opaque:
             if value.dtype != self.element.dtype:
-                raise self._misfit(value)
+                raise self._misfit(value, hint=self._conversion(value))
             return opaque_value(value, self.element)
         return self._feed_native(value)
 
@@ -118,7 +118,7 @@ class Port:
             return to_carrier(array, self.element)
         carrier = carrier_dtype(self.element)
         if array.dtype.newbyteorder("=") != carrier:
-            hint = f"give ml_dtypes.{self.element.dtype.name}, or {carrier} with no other values than it has"
+            hint = f"give {self._dtype_text}, or {carrier} with no other values than it has"
             raise self._misfit(array, hint=hint)
         array = np.require(array, carrier, "C")
         self._refuse_foreign(array)
@@ -134,9 +134,28 @@ class Port:
                 array = np.char.decode(array, "utf-8")
             return array if array.dtype.kind in "OU" else array.astype(object)
         if array.dtype.newbyteorder("=") != self.element.dtype:
-            raise self._misfit(array)
+            raise self._misfit(array, hint=self._conversion(array))
         # onnxruntime takes bytes of the other order for what they are not.
         return array if array.dtype.isnative else array.astype(self.element.dtype)
+
+    @property
+    def _dtype_text(self) -> str:
+        """The dtype that an array should have, as one writes it."""
+        assert self.element is not None
+        if self.element.name == "STRING":
+            return "str"
+        kind = self.element.dtype.type
+        return f"{kind.__module__}.{kind.__name__}"
+
+    def _conversion(self, array: Array) -> str:
+        """How an array comes to the element type, where both hold numbers."""
+        assert self.element is not None
+        if array.dtype.kind not in "biufV" or array.dtype.names is not None:
+            return f"give {self._dtype_text}"
+        convert = f"array.astype({self._dtype_text})"
+        if np.can_cast(array.dtype, self.element.dtype, "safe"):
+            return f"give {convert}, which holds the same values"
+        return f"give {convert}, which changes the values that {self._dtype_text} does not hold"
 
     def _plain_array(self, value: list[Any]) -> Array:
         """What numpy makes of a list."""
