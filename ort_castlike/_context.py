@@ -288,6 +288,18 @@ class Context:
             )
         )
 
+    def carriers(self, values: Iterable[ir.Value]) -> list[ir.TypeProtocol]:
+        """The types that values have by now, or that those have which took the place of constants laid out anew."""
+        derived = {old: new for (old, _), new in self._derived.items() if new.uses()}
+        types = []
+        for value in values:
+            last = value
+            while last in derived and not (last.uses() or last.is_graph_output() or last.is_graph_input()):
+                last = derived[last]
+            assert last.type is not None
+            types.append(last.type)
+        return types
+
     def fresh_name(self, base: str) -> str:
         """A name that no value and no node of the model has."""
         if self._names is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 
@@ -20,8 +21,8 @@ from ort_castlike._results import leave_results_unplanned
 from ort_castlike._rules import RULES, STOCK_RULES, WEIGHT_RULES
 from ort_castlike._scopes import bring_in_outer_values, name_dead_outputs
 from ort_castlike._sinking import sink_constants
-from ort_castlike._stock import releases_for, releases_that_run
-from ort_castlike._wellformed import check_model, check_touched_node
+from ort_castlike._stock import notes_on_refused_layers, releases_that_load, releases_that_run
+from ort_castlike._wellformed import check_model, check_touched_node, names_emulated
 
 __all__ = ["LegalizePass", "legalize"]
 
@@ -86,21 +87,26 @@ def legalize(model: ir.Model, options: Options, report: Report | None = None) ->
     report = report or Report(str(options.target), (before[0], before[0]), (before[1], before[1]))
     context, untyped, inlined = _understand(model, options)
     original = dict(context.original)
+    report.notes = list(options.notes)
     report.tensors = [_listed(value, type_) for value, type_ in original.items()]
-    report.runs_on_before = releases_that_run(model, _uses(context), *before)
+    report.runs_on_before = releases_that_run(model, before, context.original)
 
     _check_touched_nodes(context)
     signature = _replace_emulated_types(context)
     report.changes = context.changes
     report.weights = context.weights.memory()
-    report.tensors = [_listed(value, type_) for value, type_ in original.items()]
+    report.tensors = [
+        dataclasses.replace(tensor, carrier=type_text(type_))
+        for tensor, type_ in zip(report.tensors, context.carriers(original), strict=True)
+    ]
 
     lowered = _opset.lower(model, options.target)
     after = _versions(model)
-    report.notes = [*inlined, *context.notes, *lowered]
+    report.notes = [*options.notes, *inlined, *context.notes, *lowered]
+    report.notes += notes_on_refused_layers(model, options.target)
     report.opset = (before[0], after[0])
     report.ir_version = (before[1], after[1])
-    report.runs_on_after = releases_for(*after)
+    report.runs_on_after = releases_that_load(model, after)
 
     _verify(model)
     retyped = any(value.type != type_ for value, type_ in context.original.items())
@@ -173,7 +179,8 @@ def _check_initializer(value: ir.Value) -> None:
 def _check_touched_nodes(context: Context) -> None:
     errors = []
     for node in context.model.graph.all_nodes():
-        if any(value is not None and value in context.original for value in (*node.inputs, *node.outputs)):
+        touches = any(value is not None and value in context.original for value in (*node.inputs, *node.outputs))
+        if touches or names_emulated(node):
             try:
                 check_touched_node(node, context)
             except CastLikeError as error:
@@ -345,15 +352,3 @@ def _listed(value: ir.Value, type_: ir.TypeProtocol) -> EmulatedTensor:
         role = "constant" if node is not None and node.op_type == "Constant" else "value"
     assert value.type is not None
     return EmulatedTensor(value.name or "", type_text(type_), role, type_text(value.type))
-
-
-def _uses(context: Context) -> Iterator[tuple[str, str, str]]:
-    """Where the model meets emulated types, for ``releases_that_run``."""
-    for value, type_ in context.original.items():
-        element = emulated_element(type_)
-        assert element is not None
-        yield "", "Constant", element.name
-        producer = value.producer()
-        nodes = [use.node for use in value.uses()]
-        for node in [producer, *nodes] if producer is not None else nodes:
-            yield node.domain, node.op_type, element.name

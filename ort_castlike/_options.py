@@ -6,7 +6,7 @@ import dataclasses
 from typing import TypeVar
 
 from ort_castlike._errors import OptionError
-from ort_castlike._targets import Target, resolve_target
+from ort_castlike._targets import Target, newer_than_known, resolve_target
 
 __all__ = ["LOWERINGS", "ROUNDINGS", "WEIGHTS", "Options", "resolve_options"]
 
@@ -27,12 +27,14 @@ class Options:
         rounding: How a float becomes a 2- or 4-bit integer.
         weights: What becomes of com.microsoft's 2-bit layers: "pack4" makes them 4-bit ones, "keep" leaves them,
             "auto" packs where the target refuses them or is clearly slower on them.
+        notes: What a report has to say of the options themselves.
     """
 
     target: Target
     lowering: str = "custom"
     rounding: str = "nearest_even"
     weights: str = "auto"
+    notes: tuple[str, ...] = ()
 
     def packs(self, form: str, *, is_float16: bool = False, int8_block: int | None = None) -> bool:
         """Whether a 2-bit layer becomes a 4-bit one; the arguments are those of ``TwoBitSlowdown.of``."""
@@ -52,7 +54,8 @@ def resolve_options(*, target: str | None, lowering: str, rounding: str, weights
     _one_of("lowering", lowering, LOWERINGS)
     _one_of("rounding", rounding, ROUNDINGS)
     _one_of("weights", weights, WEIGHTS)
-    return Options(resolve_target(target), lowering, rounding, weights)
+    note = newer_than_known(target)
+    return Options(resolve_target(target), lowering, rounding, weights, () if note is None else (note,))
 
 
 _T = TypeVar("_T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["Change", "EmulatedTensor", "ModelFile", "Report", "WeightMemory"]
+__all__ = ["Change", "EmulatedTensor", "ModelFile", "Report", "WeightMemory", "memory_line", "size_text"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Report:
         lines += _section("nodes that change", [f"{change.node} becomes {change.becomes}" for change in self.changes])
         lines += _section("also", self.notes)
         if self.weights is not None:
-            lines.append(f"  {_memory_line(self.weights)}")
+            lines.append(f"  {memory_line(self.weights)}")
         lines += _section("files, which belong together", [f"{file.name}: {file.bytes} bytes" for file in self.files])
         return "\n".join(lines)
 
@@ -128,7 +128,7 @@ class Report:
         if self.blockers:
             return f"cannot be rewritten for onnxruntime {self.target}"
         if self.changed:
-            return f"rewritten for onnxruntime {self.target}"
+            return f"{'' if self.files else 'to be '}rewritten for onnxruntime {self.target}"
         return f"nothing to rewrite for onnxruntime {self.target}"
 
 
@@ -145,10 +145,22 @@ def _tensor_line(tensor: EmulatedTensor) -> str:
     return f"{tensor.role} {tensor.name!r}: {tensor.type} in {tensor.carrier}"
 
 
-def _memory_line(weights: WeightMemory) -> str:
-    before, after = (f"{size / 2**20:.1f} MiB" for size in (weights.bytes_before, weights.bytes_after))
+def memory_line(weights: WeightMemory) -> str:
+    """What memory 2-bit layers take before and after, as a sentence."""
+    before, after = size_text(weights.bytes_before), size_text(weights.bytes_after)
     layers = "1 layer goes" if weights.layers == 1 else f"{weights.layers} layers go"
     return f"{layers} from 2 to 4 bits: {before} of weights become {after}"
+
+
+def size_text(size: float) -> str:
+    """A number of bytes in the unit that suits it: "512 B", "4.0 KiB"."""
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} GiB"
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

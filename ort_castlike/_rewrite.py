@@ -27,7 +27,7 @@ from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import ModelFile, Report
 from ort_castlike._scan import is_settled
 from ort_castlike._session_model import Original, SessionModel, serialized, session_model
-from ort_castlike._stock import releases_for
+from ort_castlike._stock import notes_on_refused_layers, releases_that_load, releases_that_run
 from ort_castlike._targets import TARGETS
 
 __all__ = ["inspect", "rewrite", "rewrite_file", "rewritten_copy", "rewritten_original"]
@@ -163,7 +163,7 @@ def inspect(model: ModelSource | ir.Model, *, target: str | None = None, weights
         proto = read_proto(model)
         opset, ir_version = _opset_of(proto), proto.ir_version
         if is_settled(proto, options):
-            return _settled_report(proto, options)
+            return _settled_report(proto, options, base_dir(model))
         new_copy = functools.partial(to_ir, proto, base_dir=base_dir(model))
     report = Report(str(options.target), (opset, opset), (ir_version, ir_version))
     try:
@@ -178,17 +178,18 @@ def inspect(model: ModelSource | ir.Model, *, target: str | None = None, weights
 def _reachable(new_copy: Callable[[], ir.Model], options: Options) -> tuple[str, ...]:
     """The releases that a model can be rewritten for: all from the oldest on that takes it."""
     tried: set[tuple[int, int]] = set()
-    for index, target in enumerate(TARGETS):
+    for target in TARGETS:
         if (target.opset, target.ir_version) in tried:
             continue
         tried.add((target.opset, target.ir_version))
         try:
-            legalize(new_copy(), dataclasses.replace(options, target=target))
+            report = legalize(new_copy(), dataclasses.replace(options, target=target))
         except TargetError:
             continue
         except CastLikeError:
             break
-        return tuple(map(str, TARGETS[index:]))
+        if report.runs_on_after:
+            return report.runs_on_after
     return ()
 
 
@@ -265,7 +266,7 @@ def _clone(model: ir.Model) -> ir.Model:
 def _legalized(proto: onnx.ModelProto, options: Options, folder: str) -> tuple[ir.Model | None, Report]:
     """The model rewritten, None where it stays as it is, and what was done."""
     if is_settled(proto, options):
-        return None, _settled_report(proto, options)
+        return None, _settled_report(proto, options, folder)
     model = to_ir(proto, base_dir=folder)
     report = legalize(model, options)
     return (model if report.changed else None), report
@@ -275,15 +276,16 @@ def _opset_of(proto: onnx.ModelProto) -> int:
     return max((entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")), default=1)
 
 
-def _settled_report(proto: onnx.ModelProto, options: Options) -> Report:
+def _settled_report(proto: onnx.ModelProto, options: Options, folder: str) -> Report:
     opset = _opset_of(proto)
-    releases = releases_for(opset, proto.ir_version)
+    model, versions = to_ir(proto, base_dir=folder), (opset, proto.ir_version)
     return Report(
         str(options.target),
         (opset, opset),
         (proto.ir_version, proto.ir_version),
-        runs_on_before=releases,
-        runs_on_after=releases,
+        notes=[*options.notes, *notes_on_refused_layers(model, options.target)],
+        runs_on_before=releases_that_run(model, versions, {}),
+        runs_on_after=releases_that_load(model, versions),
     )
 
 

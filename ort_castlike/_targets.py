@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ort_castlike._errors import TargetError
 
-__all__ = ["NEWEST", "OLDEST", "TARGETS", "Target", "TwoBitSlowdown", "resolve_target"]
+__all__ = ["NEWEST", "OLDEST", "TARGETS", "Target", "TwoBitSlowdown", "newer_than_known", "resolve_target"]
 
 
 class TwoBitSlowdown(NamedTuple):
@@ -99,28 +99,44 @@ TARGETS: tuple[Target, ...] = (
 OLDEST = TARGETS[0]
 NEWEST = TARGETS[-1]
 
-_RELEASE = re.compile(r"(\d+)\.(\d+)(\..*)?")
+# A minor version of three digits is a patch version with a dot lost.
+_RELEASE = re.compile(r"(\d)\.(\d{1,2})(\.\d+)*((a|b|rc)\d+)?(\.(dev|post)\d+)?(\+[\w.]+)?", re.ASCII)
 
 
 def resolve_target(target: str | None) -> Target:
     """The row for a release named "1.20" or "1.20.1"; None is the installed onnxruntime.
 
-    A release newer than the newest row is taken to accept what that row accepts.
+    A release newer than the newest row is taken to accept what that row accepts (see ``newer_than_known``).
 
     Raises:
         TargetError: ``target`` is no release number, or older than the oldest supported release.
     """
-    if target is None:
-        import onnxruntime
-
-        target = onnxruntime.__version__
-    match = _RELEASE.fullmatch(target) if isinstance(target, str) else None
-    if match is None:
-        raise TargetError(f"target {target!r} is no onnxruntime release; give one like '1.20', or None")
-    release = (int(match[1]), int(match[2]))
+    target = _installed() if target is None else target
+    release = _release_of(target)
     if release < OLDEST.release:
         raise TargetError(
             f"onnxruntime {target} is not supported; the oldest supported release is {OLDEST}: "
             f"install onnxruntime>={OLDEST}, or name a later target"
         )
     return max(row for row in TARGETS if row.release <= release)
+
+
+def newer_than_known(target: str | None) -> str | None:
+    """What there is to say of a release that is newer than the newest row; None where it is not."""
+    target = _installed() if target is None else target
+    if _release_of(target) <= NEWEST.release:
+        return None
+    return f"onnxruntime {target} is newer than {NEWEST}, the newest known; treated as that"
+
+
+def _installed() -> str:
+    import onnxruntime
+
+    return str(onnxruntime.__version__)
+
+
+def _release_of(target: str) -> tuple[int, int]:
+    match = _RELEASE.fullmatch(target) if isinstance(target, str) else None
+    if match is None:
+        raise TargetError(f"target {target!r} is no onnxruntime release; give a string like '1.20', or None")
+    return int(match[1]), int(match[2])

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from ort_castlike._check._reference import element_of
 from ort_castlike._context import DOMAIN
+from ort_castlike._report import memory_line, size_text
 from ort_castlike._targets import TARGETS
 from ort_castlike._types import CASTLIKE_TYPES
 
@@ -76,6 +77,8 @@ class Terminal:
             if report.runs_on_after and report.runs_on_after[0] != report.target:
                 releases += f" (--target {report.runs_on_after[0]})"
             facts.append(("rewritten, runs on", releases))
+        if report.weights is not None:
+            facts.append(("weights", memory_line(report.weights)))
         self._facts(facts)
         self._list("what blocks", report.blockers, "red")
         tensors = [(row.name, row.type, row.role, row.carrier) for row in report.tensors]
@@ -95,9 +98,11 @@ class Terminal:
                 what += f"; --target {oldest} makes a file for older ones"
         self._line((f"{path}: ", "bold"), (f"written, {what}", "bold green"))
         facts = [("opset", _step(report.opset)), ("IR version", _step(report.ir_version))]
-        facts += [("runs on", _releases(report.runs_on_after)), ("size", _bytes(size))]
-        facts += [("data, to be kept beside it", f"{file.name}, {_bytes(file.bytes)}") for file in report.files[1:]]
+        facts += [("runs on", _releases(report.runs_on_after)), ("size", size_text(size))]
+        facts += [("data, to be kept beside it", f"{file.name}, {size_text(file.bytes)}") for file in report.files[1:]]
         facts.append(("tensors re-typed", str(sum(row.type != row.carrier for row in report.tensors))))
+        if report.weights is not None:
+            facts.append(("weights", memory_line(report.weights)))
         if any(f"{DOMAIN}::" in change.becomes for change in report.changes):
             facts.append(("needs", f"{DOMAIN}.register(session_options), or {DOMAIN}.InferenceSession"))
         self._facts(facts)
@@ -134,7 +139,7 @@ class Terminal:
             self._line((f"{path}: ", "bold"), (verdict, "bold yellow"))
         else:
             self._line((f"{path}: ", "bold"), ("right", "bold green"))
-        facts = [("compared", f"{result.compared} of {result.nodes} nodes"), ("with", _feeds(result.feeds))]
+        facts = [("compared", f"{result.compared} of {result.nodes} nodes"), ("fed with", _feeds(result.feeds))]
         self._facts(facts)
         for mismatch in result.mismatches[: self._rows]:
             where = f"{mismatch.node} ({mismatch.op_type}), value {mismatch.value!r}"
@@ -330,17 +335,11 @@ def _releases(releases: Sequence[str]) -> str:
 
 
 def _feeds(labels: Sequence[str]) -> str:
+    """Where inputs are from: "the given inputs, 2 random and 8 boundary inputs"."""
     kinds = Counter(label.split(" inputs")[0] for label in labels)
-    return ", ".join(f"{number} of {kind} inputs" if kind in ("random", "boundary") else kind
-                     for kind, number in kinds.items())  # fmt: skip
-
-
-def _bytes(size: int) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024  # type: ignore[assignment]
-    return f"{size:.1f} GiB"
+    made_up = [f"{number} {kind}" for kind, number in kinds.items() if kind in ("random", "boundary")]
+    given = [kind for kind in kinds if kind not in ("random", "boundary")]
+    return ", ".join([*given, *([" and ".join(made_up) + " inputs"] if made_up else [])])
 
 
 def _can_print(text: str) -> bool:

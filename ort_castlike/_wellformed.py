@@ -18,11 +18,12 @@ from ort_castlike._context import DOMAIN, Context, describe, described, emulated
 from ort_castlike._errors import ModelError
 from ort_castlike._files import _protos
 from ort_castlike._opset._schemas import newest_opset, schema, signature, type_text
-from ort_castlike._types import ELEMENT_TYPES, element_type
+from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES, element_type
 
-__all__ = ["check_model", "check_proto", "check_touched_node"]
+__all__ = ["check_model", "check_proto", "check_touched_node", "names_emulated"]
 
 _CODES = frozenset(element.code for element in ELEMENT_TYPES.values())
+_EMULATED_CODES = frozenset(element.code for element in EMULATED_TYPES.values())
 _LARGEST = 1 << 62  # elements
 _FIRST_EMULATED = 21  # the opset that brought the first of the emulated types
 _HIGHEST_OPSET = 1 << 16
@@ -149,15 +150,24 @@ def _check_types(node: ir.Node, context: Context, entry: onnx.defs.OpSchema) -> 
             first = seen.setdefault(formal.type_str, (value.name or "", type_))
             if type_text(first[1]) != type_text(type_):
                 raise _conflict(node, first, (value.name or "", type_))
-    to = node.attributes.get("to")
-    if node.op_type == "Cast" and to is not None and not to.is_ref():
+    to = node.attributes.get("to") or node.attributes.get("output_dtype")
+    if to is not None and not to.is_ref() and to.as_int() != onnx.TensorProto.UNDEFINED:
         output = node.outputs[0]
         dtype = tensor_dtype(context.original.get(output, output.type))
         if dtype is not None and dtype != ir.DataType.UNDEFINED and int(dtype) != to.as_int():
             raise ModelError(
-                f"node {describe(node)} casts to element type {to.as_int()} and {output.name!r} is {dtype.name} in the "
-                f"model; {_AGAIN}"
+                f"node {describe(node)} casts to element type {ir.DataType(to.as_int()).name} and {output.name!r} is "
+                f"{dtype.name} in the model; {_AGAIN}"
             )
+
+
+def names_emulated(node: ir.Node) -> bool:
+    """Whether a node of the default domain says by an attribute that it gives an emulated type."""
+    return node.domain == "" and any(
+        not attribute.is_ref() and attribute.type == ir.AttributeType.INT and attribute.as_int() in _EMULATED_CODES
+        for name in _TYPE_ATTRIBUTES
+        if (attribute := node.attributes.get(name)) is not None
+    )
 
 
 def _conflict(node: ir.Node, *sides: tuple[str, ir.TypeProtocol]) -> ModelError:

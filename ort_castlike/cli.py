@@ -189,6 +189,10 @@ def _add_model(parser: argparse.ArgumentParser, name: str, text: str, **kwargs: 
 def _add_rewrite_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--lowering", choices=LOWERINGS, default="custom", help="how casts are done (custom)")
     parser.add_argument("--rounding", choices=ROUNDINGS, default="nearest_even", help="of floats (nearest_even)")
+    _add_weights(parser)
+
+
+def _add_weights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", choices=WEIGHTS, default="auto", help="2-bit MatMulNBits layers (auto)")
 
 
@@ -223,6 +227,7 @@ def _add_inspect(commands: Any) -> None:
     parser = _add(commands, "inspect", _inspect, text)
     _add_model(parser, "MODEL", "an ONNX file")
     _add_target(parser)
+    _add_weights(parser)
     parser.add_argument("--all", action="store_true", help="list every tensor and node")
 
 
@@ -314,7 +319,7 @@ def _dim(text: str) -> tuple[str, int]:
 def _inspect(arguments: argparse.Namespace) -> int:
     from ort_castlike._rewrite import inspect
 
-    report = inspect(arguments.model, target=arguments.target)
+    report = inspect(arguments.model, target=arguments.target, weights=arguments.weights)
     if arguments.json:
         _print_json(report.to_dict())
     else:

@@ -609,3 +609,39 @@ def test_help_costs_no_import_of_a_runtime():
     source = "import sys\nfrom ort_castlike.cli import main\nmain(['--help'])\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert not {"onnxruntime", "onnx", "onnx_ir", "rich"} & set(done.stdout.splitlines()[-1].split())
+
+
+def test_inspect_says_what_memory_the_weights_would_take(command, tmp_path):
+    # 8 columns of 32 codes, 2 and then 4 bits each, and 8 scales of 4 bytes.
+    constants = [tensor("w", np.zeros((8, 1, 8)), np.uint8), tensor("s", np.ones((8, 1)), np.float32)]
+    settings = {"K": 32, "N": 8, "bits": 2, "block_size": 32}
+    layer = node("MatMulNBits", ["x", "w", "s"], ["y"], name="layer", domain="com.microsoft", **settings)
+    source = model([layer], [value("x", "FLOAT", [1, 32])], [value("y", "FLOAT", [1, 8])], constants, opset=21)
+    source.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    onnx.save(source, tmp_path / "m.onnx")
+    status, text, _ = command("inspect", tmp_path / "m.onnx", "--target", "1.20", "--weights", "pack4")
+    assert status == cli.OK
+    assert "1 layer goes from 2 to 4 bits: 96 B of weights become 160 B" in text
+    status, text, _ = command("inspect", tmp_path / "m.onnx", "--target", "1.20", "--weights", "keep")
+    assert status == cli.OK
+    assert "1 layer goes" not in text
+    assert "onnxruntime 1.20 refuses node 'layer' (MatMulNBits) with bits=2" in text
+
+
+def test_verify_says_what_it_fed(command):
+    status, text, _ = command("verify", MIXED, "--rounds", "2")
+    assert status == cli.OK
+    assert re.search(r"fed with +2 random and \d+ boundary inputs", text)
+
+
+def test_an_input_given_in_its_carrier_is_shown_in_its_own_type(command, tmp_path):
+    onnx.save(
+        model([node("Identity", ["x"], ["y"])], [value("x", "UINT2", [2])], [value("y", "UINT2", [2])]),
+        tmp_path / "m.onnx",
+    )
+    np.save(tmp_path / "x.npy", np.array([3, 1], np.uint8))
+    status, text, _ = command("run", tmp_path / "m.onnx", "--input", f"x={tmp_path / 'x.npy'}")
+    assert status == cli.OK
+    assert [line.split() for line in text.splitlines() if line.split()[0] in ("in", "out")] == [
+        [kind, name, "uint2", "[2]", "3", "1"] for kind, name in (("in", "x"), ("out", "y"))
+    ]

@@ -13,8 +13,10 @@ from onnx import TensorProto, helper
 
 import ort_castlike
 from ort_castlike._errors import ModelError, TargetError, UnsupportedOperatorError
+from ort_castlike._report import size_text
 from ort_castlike._rules import RULES
 from ort_castlike._targets import TARGETS
+from ort_castlike._types import ELEMENT_TYPES
 
 RELEASES = [str(target) for target in TARGETS]
 
@@ -167,7 +169,9 @@ def test_what_the_target_lacks_blocks():
     [
         ([node("DequantizeLinear", ["w", "s"], ["y"])], "INT4", "1.20"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "INT4", "1.23"),
-        ([node("Transpose", ["w"], ["t"]), node("DequantizeLinear", ["t", "s"], ["y"])], "UINT4", "1.24"),
+        ([node("Transpose", ["w"], ["t"]), node("DequantizeLinear", ["t", "s"], ["y"])], "UINT4", "1.20"),
+        ([node("Identity", ["w"], ["i"]), node("DequantizeLinear", ["i", "s"], ["y"])], "UINT4", None),
+        ([node("DequantizeLinear", ["w", "s"], ["d"]), node("Reshape", ["d", "n"], ["y"])], "INT4", None),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "UINT2", "1.24"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "FLOAT8E8M0", "1.27"),
         ([node("Cast", ["w"], ["y"], to=TensorProto.FLOAT)], "FLOAT4E2M1", None),
@@ -246,10 +250,10 @@ def test_report_is_plain_data_for_json():
 def test_report_reads_as_text():
     text = str(ort_castlike.inspect(mixed_model(), target="1.20"))
     for part in (
-        "rewritten for onnxruntime 1.20",
+        "to be rewritten for onnxruntime 1.20",
         "opset 25 to 21",
         "IR version 13 to 10",
-        "as it is, it runs right on: onnxruntime 1.24, 1.25",
+        "as it is, it runs right on: no supported release",
         "rewritten for 1.20, it runs on: onnxruntime 1.20, 1.21",
         "input 'x': tensor(int2) in tensor(int8)",
         "'narrow' (Cast) becomes ort_castlike::CastLike",
@@ -280,3 +284,164 @@ def test_broken_payload_blocks():
     report = ort_castlike.inspect(proto)
     assert len(report.blockers) == 1
     assert "'w'" in report.blockers[0]
+
+
+def cast_model(source, to, *, like=False):
+    """A cast of an input, by Cast or by CastLike."""
+    if like:
+        nodes, initializers = (
+            [node("CastLike", ["x", "like"], ["y"])],
+            [tensor("like", [1], to if ELEMENT_TYPES[to].is_emulated else ELEMENT_TYPES[to].dtype)],
+        )
+    else:
+        nodes, initializers = [node("Cast", ["x"], ["y"], to=TensorProto.DataType.Value(to))], []
+    return model(nodes, [value("x", source, [2])], [value("y", to, [2])], initializers)
+
+
+@pytest.mark.parametrize("like", [False, True])
+@pytest.mark.parametrize(
+    ("source", "to", "first"),
+    [
+        ("FLOAT", "INT2", None),
+        ("FLOAT16", "UINT4", None),
+        ("BFLOAT16", "UINT2", None),
+        ("FLOAT8E8M0", "INT4", None),
+        ("FLOAT4E2M1", "FLOAT", None),
+        ("FLOAT8E8M0", "BOOL", None),
+        ("INT32", "INT2", "1.24"),
+        ("INT2", "FLOAT", "1.24"),
+        ("STRING", "UINT4", "1.27"),
+        ("FLOAT", "FLOAT8E8M0", "1.27"),
+        ("DOUBLE", "FLOAT16", None),
+        ("DOUBLE", "FLOAT", "1.24"),
+    ],
+)
+def test_casts_that_stock_gets_wrong_are_not_called_right(source, to, first, like):
+    # Measured with every value of the small types; stock rounds halves away from zero. Opset 25 loads from 1.24 on.
+    report = ort_castlike.inspect(cast_model(source, to, like=like))
+    assert report.runs_on_before == (tuple(from_release(first)) if first else ())
+
+
+def test_a_cast_with_a_round_mode_is_not_called_right():
+    proto = cast_model("FLOAT", "FLOAT8E8M0")
+    proto.graph.node[0].attribute.append(helper.make_attribute("round_mode", "down"))
+    assert ort_castlike.inspect(proto).runs_on_before == ()
+
+
+def layer_model(zero_points, **attributes):
+    """A MatMulNBits of 8 columns of 32 codes in one block."""
+    bits = attributes.setdefault("bits", 2)
+    codes = np.full((8, 1, 4 * bits), 27, np.uint8)
+    initializers = [tensor("w", codes, np.uint8), tensor("s", np.ones((8, 1)), np.float32)]
+    names = ["x", "w", "s"]
+    if zero_points is not None:
+        initializers.append(tensor("z", zero_points, np.float32))
+        names.append("z")
+    settings = {"K": 32, "N": 8, "block_size": 32, **attributes}
+    layer = node("MatMulNBits", names, ["y"], name="layer", domain="com.microsoft", **settings)
+    proto = model([layer], [value("x", "FLOAT", [1, 32])], [value("y", "FLOAT", [1, 8])], initializers, opset=21)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    proto.ir_version = 10
+    return proto
+
+
+@pytest.mark.parametrize("weights", ["auto", "keep"])
+@pytest.mark.parametrize(("zero_points", "first"), [(np.full((8, 1), 1.5), "1.27"), (None, "1.24")])
+def test_two_bit_layers_run_where_the_release_takes_them(zero_points, first, weights):
+    report = ort_castlike.inspect(layer_model(zero_points), target="1.20", weights=weights)
+    assert report.runs_on_before == tuple(from_release(first))
+    assert report.runs_on_after == tuple(from_release("1.20" if weights == "auto" else first))
+    refusals = (
+        []
+        if weights == "auto"
+        else ["onnxruntime 1.20 refuses node 'layer' (MatMulNBits) with bits=2, which stays as it is"]
+    )
+    assert report.notes == refusals
+
+
+def test_a_layer_that_is_left_and_that_the_target_refuses_is_noted(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(layer_model(np.full((8, 1), 1.5), weight_prepacked=1).SerializeToString())
+    report = ort_castlike.rewrite_file(path, tmp_path / "new.onnx", target="1.20")
+    assert report.runs_on_after == tuple(from_release("1.27"))
+    assert len(report.notes) == 2
+    assert report.notes[0].startswith("left node 'layer' (MatMulNBits) at bits=2")
+    assert report.notes[1].startswith("onnxruntime 1.20 refuses node 'layer'")
+
+
+@pytest.mark.parametrize(("bits", "first"), [(3, None), (4, "1.20"), (8, "1.23")])
+def test_layers_of_other_bits_run_where_the_release_takes_them(bits, first):
+    report = ort_castlike.inspect(layer_model(None, bits=bits), target="1.20")
+    expected = tuple(from_release(first)) if first else ()
+    assert (report.runs_on_before, report.runs_on_after) == (expected, expected)
+    assert bool(report.notes) == (first != "1.20")
+    installed = ".".join(onnxruntime.__version__.split(".")[:2])
+    if installed in expected:
+        onnxruntime.InferenceSession(layer_model(None, bits=bits).SerializeToString()).run(
+            None, {"x": np.ones((1, 32), np.float32)}
+        )
+
+
+@pytest.mark.parametrize("target", ["1.20", "1.32"])
+@pytest.mark.parametrize("declared", ["INT8", "FLOAT"])
+def test_a_cast_whose_output_is_declared_as_another_type_is_refused(declared, target):
+    cast = node("Cast", ["x"], ["y"], name="cast", to=TensorProto.INT2)
+    proto = model([cast], [value("x", "FLOAT", [2])], [value("y", declared, [2])])
+    with pytest.raises(
+        ModelError, match=f"'cast' .Cast. casts to element type INT2 and 'y' is {declared} in the model"
+    ):
+        ort_castlike.rewrite(proto, target=target)
+
+
+def test_a_newer_target_is_taken_as_the_newest_known_and_noted():
+    note = "is newer than 1.32, the newest known; treated as that"
+    assert f"onnxruntime 1.99 {note}" in ort_castlike.inspect(mixed_model(), target="1.99").notes
+    proto = model([node("Relu", ["x"], ["y"])], [value("x", "FLOAT", [4])], [value("y", "FLOAT", [4])], opset=21)
+    report = ort_castlike.inspect(proto, target="2.0")
+    assert (report.target, report.notes) == ("1.32", [f"onnxruntime 2.0 {note}"])
+    assert ort_castlike.inspect(proto, target="1.32.4").notes == []
+
+
+@pytest.mark.parametrize("target", ["1.200", "1.20.x", 1.20, "1", "", "v1.20", "1.20.", "latest"])
+def test_what_is_no_release_is_refused_with_the_form_to_give(target):
+    with pytest.raises(TargetError, match=r"give a string like '1\.20'"):
+        ort_castlike.inspect(mixed_model(), target=target)
+
+
+@pytest.mark.parametrize("target", ["1.20.1", "1.24.0rc1", "1.25.0.dev20260101", "1.32.0+cu12"])
+def test_full_version_numbers_are_releases(target):
+    assert ort_castlike.inspect(mixed_model(), target=target).target == target[:4]
+
+
+def test_transposed_weights_are_listed_as_what_they_become():
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["d"], name="dequantize", axis=1, block_size=16),
+        node("Transpose", ["d"], ["t"], name="turn"),
+        node("MatMul", ["x", "t"], ["y"], name="product"),
+    ]
+    initializers = [tensor("w", np.ones((4, 32)), "INT2"), tensor("s", np.ones((4, 2)), np.float32)]
+    proto = model(nodes, [value("x", "FLOAT", [1, 32])], [value("y", "FLOAT", [1, 4])], initializers)
+    report = ort_castlike.inspect(proto)
+    [weight] = report.tensors
+    assert (weight.name, weight.role, weight.carrier) == ("w", "initializer", "tensor(int4)")
+    changes = {change.node: change.becomes for change in report.changes}
+    assert changes["'turn' (Transpose)"] == "nothing: the weights are laid out as the product takes them"
+
+
+def test_memory_of_weights_is_in_units_that_suit_it():
+    text = str(ort_castlike.inspect(layer_model(None), target="1.20"))
+    # 8 columns of 32 codes, 2 and then 4 bits each, and 8 scales of 4 bytes.
+    assert "1 layer goes from 2 to 4 bits: 96 B of weights become 160 B" in text
+    assert [size_text(size) for size in (0, 1023, 1536, 3 << 20, 5 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 MiB",
+        "5.0 GiB",
+    ]
+
+
+def test_a_written_report_says_rewritten(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(mixed_model().SerializeToString())
+    report = ort_castlike.rewrite_file(tmp_path / "model.onnx", tmp_path / "new.onnx", target="1.20")
+    assert str(report).startswith("rewritten for onnxruntime 1.20\n")

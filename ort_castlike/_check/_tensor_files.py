@@ -16,7 +16,7 @@ from ort_castlike._errors import FeedError, SaveError
 from ort_castlike._tensor_array import array_of
 from ort_castlike._types import ELEMENT_TYPES
 
-__all__ = ["read_data_set", "read_inputs", "read_value", "write_data_set"]
+__all__ = ["read_data_set", "read_inputs", "read_value", "typed", "write_data_set"]
 
 _NUMBERED = re.compile(r"(input|output)_(\d+)\.pb")
 
@@ -48,6 +48,14 @@ def _with_dtype(array: Any, type_string: str) -> Any:
     if element is not None and array.dtype.kind == "V" and array.dtype.itemsize == element.dtype.itemsize:
         return array.view(element.dtype)
     return array
+
+
+def typed(value: Any, type_string: str) -> Any:
+    """What a session took for an input: an array in a carrier's dtype as one of the input's own type."""
+    element = ELEMENT_TYPES.get(type_string.removeprefix("tensor(").removesuffix(")").upper())
+    if element is None or not element.is_emulated or not isinstance(value, np.ndarray):
+        return value
+    return value if value.dtype == element.dtype else value.astype(element.dtype)
 
 
 def _parsed(data: bytes, type_string: str) -> Any:

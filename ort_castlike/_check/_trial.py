@@ -13,7 +13,7 @@ from ort_castlike._check._compare import Difference, Tolerance, find_difference,
 from ort_castlike._check._feeds import input_specs, random_feed
 from ort_castlike._check._probe import quiet_options
 from ort_castlike._check._reference import element_of
-from ort_castlike._check._tensor_files import read_data_set, read_inputs
+from ort_castlike._check._tensor_files import read_data_set, read_inputs, typed
 from ort_castlike._files._read import read_proto
 from ort_castlike._session import InferenceSession
 
@@ -76,9 +76,10 @@ def try_model(
     made_up = random_feed(specs, seed)
     results = session.run(None, {**feed, **made_up})
     given = {argument.name: value for argument, value in zip(outputs, results, strict=True)}
+    fed = feed | made_up
     return Trial(
         _label(data, feed, made_up, seed),
-        {argument.name: {**feed, **made_up}[argument.name] for argument in inputs if argument.name in feed | made_up},
+        {argument.name: typed(fed[argument.name], argument.type) for argument in inputs if argument.name in fed},
         given,
         {name: _difference(value, given[name], tolerance) for name, value in expected.items()},
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +22,7 @@ from ort_castlike._rules.granularity import Granularity
 from ort_castlike._rules.operands import converted, operands, zeros_like
 from ort_castlike._types import ElementType, element_type
 
-__all__ = ["dequantize"]
+__all__ = ["dequantize", "is_optimized"]
 
 _OUTPUT_TYPES = ("FLOAT", "FLOAT16", "BFLOAT16")
 _LARGEST_BLOCK = 256
@@ -122,13 +123,30 @@ def _is_constant(context: Context, *values: ir.Value | None) -> bool:
 
 
 def _is_optimized(node: ir.Node, context: Context, stock: _Stock) -> bool:
-    """Whether the optimizer may change what comes of the node: by a move in front of it, or by rounding a bias."""
-    if stock.granularity.block_size:
+    """As ``is_optimized``, with a closer look at the bias."""
+    return not stock.granularity.block_size and _is_followed(
+        node, lambda user, index: _rounds_bias(user, index, context, stock)
+    )
+
+
+def is_optimized(node: ir.Node) -> bool:
+    """Whether the optimizer may change what comes of a node: by a move in front of it, or by rounding a bias."""
+    return not node.attributes.get_int("block_size", 0) and _is_followed(node, _may_round_bias)
+
+
+def _may_round_bias(node: ir.Node, _: int) -> bool:
+    if node.op_type not in _BIASED:
         return False
+    first = node.inputs[0]
+    producer = None if first is None else first.producer()
+    return producer is not None and producer.op_type == "DequantizeLinear"
+
+
+def _is_followed(node: ir.Node, rounds_bias: Callable[[ir.Node, int], bool]) -> bool:
     pending, seen = list(node.outputs), set(node.outputs)
     while pending:
         for use in pending.pop().uses():
-            if use.node.op_type in _MOVED or _rounds_bias(use.node, use.idx, context, stock):
+            if use.node.op_type in _MOVED or rounds_bias(use.node, use.idx):
                 return True
             if use.node.op_type in _SEEN_THROUGH:
                 fresh = [output for output in use.node.outputs if output not in seen]

@@ -191,6 +191,7 @@ def _bypass(value: ir.Value, context: Context) -> None:
         for use in tuple(given.uses()):
             if use.node.op_type == "Transpose":
                 pending.append(use.node.outputs[0])
+                context.changed(use.node, "Transpose", "nothing: the weights are laid out as the product takes them")
             elif use.node.op_type == "Gemm":
                 _split_gemm(use.node, value, context)
             else:

@@ -15,7 +15,15 @@ from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._rules import recoding
 from ort_castlike._rules.recoding import Recoding, ZeroPoints
 
-__all__ = ["leave", "pack_matmul_nbits", "packed_zero_points", "wants_packing", "why_no_constant"]
+__all__ = [
+    "form_of_zero_points",
+    "is_float16",
+    "leave",
+    "pack_matmul_nbits",
+    "packed_zero_points",
+    "wants_packing",
+    "why_no_constant",
+]
 
 _DATA, _SCALES, _ZERO_POINTS, _GROUPS = 1, 2, 3, 4
 _INT8 = 4  # the accuracy_level that allows it
@@ -51,7 +59,7 @@ def pack_matmul_nbits(node: ir.Node, context: Context) -> None:
     if not wants_packing(node, context):
         return
     inputs = [*node.inputs, *(None,) * (4 - len(node.inputs))]
-    form = _form(inputs[_ZERO_POINTS])
+    form = form_of_zero_points(inputs[_ZERO_POINTS])
     why = why_no_constant(context, *inputs[_DATA : _ZERO_POINTS + 1])
     data, scales = context.constant(inputs[_DATA]), context.constant(inputs[_SCALES])
     if why or data is None or scales is None:
@@ -85,8 +93,8 @@ def wants_packing(node: ir.Node, context: Context) -> bool:
     """Whether a MatMulNBits is one of 2 bits that ought to be one of 4 bits."""
     if node.attributes.get_int("bits", 4) != 2:
         return False
-    form = _form(node.inputs[_ZERO_POINTS] if len(node.inputs) > _ZERO_POINTS else None)
-    return context.options.packs(form, is_float16=_is_float16(node), int8_block=_int8_block(node))
+    form = form_of_zero_points(node.inputs[_ZERO_POINTS] if len(node.inputs) > _ZERO_POINTS else None)
+    return context.options.packs(form, is_float16=is_float16(node), int8_block=_int8_block(node))
 
 
 def leave(node: ir.Node, context: Context, why: str) -> None:
@@ -105,14 +113,15 @@ def why_no_constant(context: Context, *values: ir.Value | None) -> str | None:
     return None
 
 
-def _form(zero_points: ir.Value | None) -> str:
+def form_of_zero_points(zero_points: ir.Value | None) -> str:
     """The form of the zero points, as the table of targets names it."""
     if zero_points is None:
         return "none"
     return "packed" if zero_points.dtype in (None, ir.DataType.UINT8) else "floats"
 
 
-def _is_float16(node: ir.Node) -> bool:
+def is_float16(node: ir.Node) -> bool:
+    """Whether a MatMulNBits takes float16."""
     scales = node.inputs[_SCALES] if len(node.inputs) > _SCALES else None
     return scales is not None and scales.dtype == ir.DataType.FLOAT16
 
