@@ -27,7 +27,7 @@ from ort_castlike._options import Options, resolve_options
 from ort_castlike._report import ModelFile, Report
 from ort_castlike._scan import is_settled
 from ort_castlike._session_model import Original, SessionModel, serialized, session_model
-from ort_castlike._stock import notes_on_refused_layers, releases_that_load, releases_that_run
+from ort_castlike._stock import notes_on_refused_layers, releases_that_load, releases_that_run, releases_that_take
 from ort_castlike._targets import TARGETS
 
 __all__ = ["inspect", "rewrite", "rewrite_file", "rewritten_copy", "rewritten_original"]
@@ -76,7 +76,7 @@ def rewrite(
         legalize(clone, options)
         return cast(_M, clone)
     proto = read_proto(model)
-    rewritten, _ = _legalized(proto, options, base_dir(model))
+    rewritten = None if is_settled(proto, options) else _legalized(proto, options, base_dir(model))[0]
     with_data = isinstance(model, (str, os.PathLike))
     if rewritten is None:
         copy = onnx.ModelProto()
@@ -121,7 +121,10 @@ def rewrite_file(
     options = resolve_options(target=target, lowering=lowering, rounding=rounding, weights=weights)
     proto = read_proto(source)
     folder = base_dir(source)
-    model, report = _legalized(proto, options, folder)
+    if is_settled(proto, options):
+        model, report = None, _settled_report(proto, options, folder)
+    else:
+        model, report = _legalized(proto, options, folder)
     pending = Pending()
     if model is not None:
         was_external = next(_protos.external_tensors(proto), None) is not None
@@ -265,8 +268,6 @@ def _clone(model: ir.Model) -> ir.Model:
 
 def _legalized(proto: onnx.ModelProto, options: Options, folder: str) -> tuple[ir.Model | None, Report]:
     """The model rewritten, None where it stays as it is, and what was done."""
-    if is_settled(proto, options):
-        return None, _settled_report(proto, options, folder)
     model = to_ir(proto, base_dir=folder)
     report = legalize(model, options)
     return (model if report.changed else None), report
@@ -278,15 +279,17 @@ def _opset_of(proto: onnx.ModelProto) -> int:
 
 def _settled_report(proto: onnx.ModelProto, options: Options, folder: str) -> Report:
     opset = _opset_of(proto)
-    model, versions = to_ir(proto, base_dir=folder), (opset, proto.ir_version)
-    return Report(
-        str(options.target),
-        (opset, opset),
-        (proto.ir_version, proto.ir_version),
-        notes=[*options.notes, *notes_on_refused_layers(model, options.target)],
-        runs_on_before=releases_that_run(model, versions, {}),
-        runs_on_after=releases_that_load(model, versions),
-    )
+    versions = (opset, proto.ir_version)
+    report = Report(str(options.target), (opset, opset), (proto.ir_version, proto.ir_version), notes=[*options.notes])
+    try:
+        model = to_ir(proto, base_dir=folder)
+    except ModelError:  # it has what onnx_ir does not hold, such as a map; of such a model the versions alone are known
+        report.runs_on_before = report.runs_on_after = releases_that_take(versions)
+        return report
+    report.notes += notes_on_refused_layers(model, options.target)
+    report.runs_on_before = releases_that_run(model, versions, {})
+    report.runs_on_after = releases_that_load(model, versions)
+    return report
 
 
 def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:

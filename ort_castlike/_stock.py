@@ -23,7 +23,7 @@ from ort_castlike._rules.weights import form_of_zero_points, is_float16
 from ort_castlike._targets import TARGETS, Target
 from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES
 
-__all__ = ["notes_on_refused_layers", "releases_that_load", "releases_that_run"]
+__all__ = ["notes_on_refused_layers", "releases_that_load", "releases_that_run", "releases_that_take"]
 
 Release = tuple[int, int]
 Types = Mapping[ir.Value, ir.TypeProtocol]
@@ -57,9 +57,9 @@ _TAKES: Mapping[str, frozenset[str]] = {
     "Shape": frozenset(_HELD),
     "Transpose": _INTEGERS,
 }
-# From this release on, 2-bit weights in front of a MatMul are fused, and the fused operator errs where the number of
-# columns is no multiple of 4 (seen up to 1.32).
-_FUSES_TWO_BITS = (1, 27)
+# From this release on, 2-bit weights in front of a MatMul are fused, and the fused operator errs for some shapes, such
+# as a number of columns that is no multiple of 4 (seen up to 1.32).
+_FUSES_TWO_BITS = (1, 25)
 # Before this release, 4-bit weights with longer blocks than that give garbage in front of a MatMul, or fail to load.
 _LONG_BLOCKS, _LONGEST_BLOCK = (1, 32), 256
 # The first release that takes a layer of so many bits in bytes, with float zero points or else.
@@ -95,6 +95,11 @@ def releases_that_load(model: ir.Model, versions: tuple[int, int]) -> tuple[str,
     return tuple(map(str, _loading(model, versions, {})))
 
 
+def releases_that_take(versions: tuple[int, int]) -> tuple[str, ...]:
+    """The releases that have an ai.onnx version and an IR version."""
+    return tuple(map(str, _taking(versions)))
+
+
 def notes_on_refused_layers(model: ir.Model, target: Target) -> list[str]:
     """A line for each layer of few bits that a release refuses."""
     return [
@@ -104,18 +109,21 @@ def notes_on_refused_layers(model: ir.Model, target: Target) -> list[str]:
     ]
 
 
-def _loading(model: ir.Model, versions: tuple[int, int], types: Types) -> list[Target]:
+def _taking(versions: tuple[int, int]) -> list[Target]:
     opset, ir_version = versions
+    return [target for target in TARGETS if opset <= target.opset and ir_version <= target.ir_version]
+
+
+def _loading(model: ir.Model, versions: tuple[int, int], types: Types) -> list[Target]:
+    opset = versions[0]
     nodes = tuple(model.graph.all_nodes())
     stock = [node for node in nodes if node.domain == ""]
     operators = {node.op_type for node in stock}
     census = functools.cache(lambda: take_census(model))
     return [
         target
-        for target in TARGETS
-        if opset <= target.opset
-        and ir_version <= target.ir_version
-        and usable_opset(target, {opset: operators}) >= opset
+        for target in _taking(versions)
+        if usable_opset(target, {opset: operators}) >= opset
         and not any(must_be_replaced(Site(node, opset, opset, target, census)) for node in stock)
         and not any(_takes_layer(node, target, types) is False for node in nodes)
     ]

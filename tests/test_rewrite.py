@@ -230,6 +230,7 @@ def test_model_with_types_that_the_rewriter_does_not_know_comes_back_equal():
     proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
     proto.ir_version = 10
     assert ort_castlike.rewrite(proto, target="1.20") == proto
+    assert ort_castlike.inspect(proto, target="1.20").runs_on_before[0] == "1.20"
     session = ort_castlike.InferenceSession(proto, providers=["CPUExecutionProvider"])
     [y] = session.run(None, {"x": np.array([[1, 2], [3, 4]], np.float32)})
     assert y == [{0: 1.0, 1: 2.0}, {0: 3.0, 1: 4.0}]
