@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from importlib.metadata import version
 
 import onnx
@@ -11,6 +13,14 @@ from hypothesis import settings
 # The same verdict twice, and none that hangs on how busy the machine is.
 settings.register_profile("ort_castlike", deadline=None, derandomize=True)
 settings.load_profile("ort_castlike")
+
+
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """Ctrl-C as in a terminal: a shell's background jobs, and so the tests in them, ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

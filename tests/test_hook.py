@@ -7,11 +7,11 @@ import signal
 import time
 
 import pytest
-from test_interrupts import default_handler, python
+from test_interrupts import python
 
 from ort_castlike._hook import guarded
 
-__all__ = ["default_handler"]
+pytestmark = pytest.mark.usefixtures("default_handler")
 
 # Interrupts at random moments, one or two at a time, each of which must come up once the run has ended.
 STORM = """

@@ -62,12 +62,7 @@ def interrupt_soon(times=1):
 python = functools.partial(processes.python, setup=LOOP)
 
 
-@pytest.fixture(autouse=True)
-def default_handler():
-    """A shell's background jobs, and so the tests in them, ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+pytestmark = pytest.mark.usefixtures("default_handler")
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -641,6 +641,7 @@ def test_what_a_custom_operator_meets_reaches_the_callback_of_run_async() -> Non
     assert "sideways" in error
 
 
+@pytest.mark.usefixtures("default_handler")
 def test_an_interrupt_ends_a_run_with_custom_operators() -> None:
     attributes = {
         "from_type": "FLOAT",
