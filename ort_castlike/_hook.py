@@ -6,7 +6,6 @@ before its first line, where nothing catches what a handler raises. The function
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import types
 from collections.abc import Callable
@@ -48,8 +47,10 @@ def guarded(hook: Hook) -> Hook:
             if block is not None:
                 block.__exit__(None, None, None)
         except BaseException:
-            with contextlib.suppress(BaseException):
+            try:  # noqa: SIM105 (in the exit of contextlib.suppress, one more SIGINT would raise)
                 interrupt_later()
+            except BaseException:
+                pass
         if failure is not None:
             raise failure
         return result

@@ -108,7 +108,7 @@ def convert(
     """
     values = np.asarray(values)
     if not values.dtype.isnative:
-        values = values.astype(values.dtype.newbyteorder("="))
+        values = values.astype(values.dtype.type)
     plan = _plan(values.dtype, from_type.name, to_type.name, rounding, saturate, round_mode)
     if give_away and plan.changes_nothing and _is_whole(values):
         return values
@@ -136,7 +136,9 @@ def _plan(found: np.dtype[Any], from_name: str, to_name: str, rounding: str, sat
     source, to_type = _source_type(found, ELEMENT_TYPES[from_name]), ELEMENT_TYPES[to_name]
     kernel = _kernel(source.name, to_name, rounding, bool(saturate), round_mode)
     dtype = (ELEMENT_TYPES[to_type.crossing] if to_type.is_emulated else to_type).dtype
-    return _Plan(kernel, dtype, _reads_first(source, to_type), found == dtype and not to_type.is_emulated)
+    # An infinity becomes the largest float8, of the same type too.
+    changes_nothing = found == dtype and not to_type.is_emulated and to_name not in _FLOAT8_MAX
+    return _Plan(kernel, dtype, _reads_first(source, to_type), changes_nothing)
 
 
 def _reads_first(source: ElementType, to_type: ElementType) -> bool:

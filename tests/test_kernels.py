@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import threading
 import tracemalloc
 import warnings
@@ -405,6 +406,18 @@ def test_a_double_beyond_float_is_infinite_without_a_warning():
         same(cast(np.array([1e300, -1e300]), "DOUBLE", "FLOAT"), [np.inf, -np.inf])
         same(cast(np.array([1e6, -np.inf]), "DOUBLE", "FLOAT16"), [np.inf, -np.inf])
         same(cast(np.array([np.nan, 1e30], np.float32), "FLOAT", "INT2"), [0, 0])
+
+
+def test_a_byte_order_is_no_other_number():
+    values = np.array([300, -1])
+    for dtype, source, to in (("i4", "INT32", "INT64"), ("i8", "INT64", "INT16"), ("f4", "FLOAT", "INT16")):
+        swapped = values.astype(np.dtype(dtype).newbyteorder(">" if sys.byteorder == "little" else "<"))
+        same(cast(swapped, source, to), [300, -1])
+
+
+def test_an_infinity_of_an_array_that_is_given_away_saturates_as_any_other():
+    values = np.array([np.inf, 2.0], ml_dtypes.float8_e5m2)
+    same(cast(values, "FLOAT8E5M2", "FLOAT8E5M2", give_away=True), [57344.0, 2.0])
 
 
 # Shapes, memory, threads ------------------------------------------------------------------------------------
