@@ -148,7 +148,7 @@ def test_a_model_in_a_folder_that_cannot_be_written_runs(tmp_path, monkeypatch):
 
 
 def test_a_destination_in_no_folder_is_refused(tmp_path):
-    with pytest.raises(SaveError, match="there is no folder .*nowhere.*make it first"):
+    with pytest.raises(SaveError, match=r"there is no folder .*nowhere.*make it first"):
         ort_castlike.rewrite_file(heavy(tmp_path), tmp_path / "nowhere" / "out.onnx")
 
 
