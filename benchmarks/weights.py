@@ -253,8 +253,9 @@ def memory() -> Table:
         table.figures.append(Figure(f"memory kept: {OURS} / {name}", ratio, aim, at_least=False))
     data = LAYERS * WIDE * WIDE * 5 // 8  # half a byte a code, and a float for 32 of them
     headline = "A session keeps {} times the bytes of its packed weights and scales in memory."
+    guard = None if onnxruntime.__version__.startswith("1.32") else 2.5  # an arena of half the size again stays there
     table.figures.append(Figure("memory kept: rewritten / its weights and scales", Spread.of([kept[OURS] / data]), 1.5,
-                                at_least=False, headline=headline))  # fmt: skip
+                                at_least=False, guard=guard, headline=headline))  # fmt: skip
     return table
 
 
