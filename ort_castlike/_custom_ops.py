@@ -24,6 +24,7 @@ from ort_castlike._errors import CastLikeError, ModelError, RegistrationError
 from ort_castlike._hook import Hook, guarded
 from ort_castlike._interrupts import deferred_interrupts
 from ort_castlike._kernels import convert
+from ort_castlike._metadata import DOMAIN
 from ort_castlike._types import ELEMENT_TYPES, element_type
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DOMAIN", "OP_TYPE", "OVERLOADS", "VERSION", "deferred_interrupts", "error_mark", "register", "take_error"]
 
-DOMAIN = "ort_castlike"
 OP_TYPE = "CastLike"
 VERSION = 1
 

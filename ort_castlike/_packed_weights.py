@@ -9,12 +9,12 @@ from collections.abc import Mapping
 import onnx
 
 from ort_castlike._files import _protos
+from ort_castlike._targets import LONGEST_FUSED_BLOCK
 from ort_castlike._types import ELEMENT_TYPES
 
 __all__ = ["packed_weights"]
 
 _FOUR_BITS = frozenset((ELEMENT_TYPES["INT4"].code, ELEMENT_TYPES["UINT4"].code))
-_LARGEST_BLOCK = 256  # larger ones are split
 
 
 def packed_weights(proto: onnx.ModelProto, own_file: str | None = None) -> int:
@@ -72,7 +72,7 @@ def _stays(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto], pack
     if data is None or scale is None or scale.data_type != onnx.TensorProto.FLOAT:
         return False
     axis, block_size, shape = integers.get("axis", 1), integers.get("block_size", 0), list(data.dims)
-    if not -len(shape) <= axis < len(shape) or not 0 < block_size <= _LARGEST_BLOCK:
+    if not -len(shape) <= axis < len(shape) or not 0 < block_size <= LONGEST_FUSED_BLOCK:
         return False
     shape[axis] = -(-shape[axis] // block_size)
     return list(scale.dims) == shape and all(

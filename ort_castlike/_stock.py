@@ -20,7 +20,7 @@ from ort_castlike._opset._gaps import must_be_replaced
 from ort_castlike._opset._site import Site
 from ort_castlike._rules.dequantization import is_optimized
 from ort_castlike._rules.weights import form_of_zero_points, is_float16
-from ort_castlike._targets import TARGETS, Target
+from ort_castlike._targets import LONGEST_FUSED_BLOCK, TARGETS, Target
 from ort_castlike._types import ELEMENT_TYPES, EMULATED_TYPES
 
 __all__ = ["notes_on_refused_layers", "releases_that_load", "releases_that_run", "releases_that_take"]
@@ -60,8 +60,8 @@ _TAKES: Mapping[str, frozenset[str]] = {
 # From this release on, 2-bit weights in front of a MatMul are fused, and the fused operator errs for some shapes, such
 # as a number of columns that is no multiple of 4 (seen up to 1.32).
 _FUSES_TWO_BITS = (1, 25)
-# Before this release, 4-bit weights with longer blocks than that give garbage in front of a MatMul, or fail to load.
-_LONG_BLOCKS, _LONGEST_BLOCK = (1, 32), 256
+# Before this release, 4-bit weights in longer blocks than LONGEST_FUSED_BLOCK are wrong.
+_LONG_BLOCKS = (1, 32)
 # The first release that takes a layer of so many bits in bytes, with float zero points or else.
 _LAYERS: Mapping[tuple[str, int], Release] = {
     ("MatMulNBits", 4): (1, 20),
@@ -202,7 +202,7 @@ def _is_right(release: Release, node: ir.Node, types: Types) -> bool:
         return False
     if emulated & {"INT2", "UINT2"}:
         return release < _FUSES_TWO_BITS
-    return release >= _LONG_BLOCKS or node.attributes.get_int("block_size", 0) <= _LONGEST_BLOCK
+    return release >= _LONG_BLOCKS or node.attributes.get_int("block_size", 0) <= LONGEST_FUSED_BLOCK
 
 
 def _casts_right(release: Release, node: ir.Node, types: Types) -> bool:

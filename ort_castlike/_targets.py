@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from ort_castlike._errors import TargetError
 
-__all__ = ["NEWEST", "OLDEST", "TARGETS", "Target", "TwoBitSlowdown", "newer_than_known", "resolve_target"]
+__all__ = [
+    "LONGEST_FUSED_BLOCK",
+    "NEWEST",
+    "OLDEST",
+    "TARGETS",
+    "Target",
+    "TwoBitSlowdown",
+    "newer_than_known",
+    "resolve_target",
+]
 
 
 class TwoBitSlowdown(NamedTuple):
@@ -96,6 +105,9 @@ TARGETS: tuple[Target, ...] = (
     Target((1, 31), opset=26, ir_version=13, two_bit_slowdown=_SINCE_1_30),
     Target((1, 32), opset=28, ir_version=14, two_bit_slowdown=_SINCE_1_30),
 )
+# Longer blocks of 4-bit weights in front of a MatMul give garbage on 1.20 to 1.25 and do not load on 1.27 to 1.29.
+LONGEST_FUSED_BLOCK = 256
+
 OLDEST = TARGETS[0]
 NEWEST = TARGETS[-1]
 

@@ -20,12 +20,12 @@ from ort_castlike._errors import ModelError
 from ort_castlike._rules.fusing import make_fusible
 from ort_castlike._rules.granularity import Granularity
 from ort_castlike._rules.operands import converted, operands, zeros_like
+from ort_castlike._targets import LONGEST_FUSED_BLOCK
 from ort_castlike._types import ElementType, element_type
 
 __all__ = ["dequantize", "is_optimized"]
 
 _OUTPUT_TYPES = ("FLOAT", "FLOAT16", "BFLOAT16")
-_LARGEST_BLOCK = 256
 # The optimizer moves these in front of a DequantizeLinear without blocks, by way of a QuantizeLinear. Up to 1.29 that
 # has a wrong type where there is no zero point, and truncates in float16; 1.23 lacks it at opset 23; 1.32 gets a zero
 # point of int8 wrong.
@@ -218,18 +218,18 @@ def _split_blocks(context: Context, stock: _Stock) -> None:
     """
     axis, block_size = stock.granularity.axis, stock.granularity.block_size
     is_power = block_size & (block_size - 1) == 0
-    if block_size <= _LARGEST_BLOCK or not is_power or not _is_constant(context, *stock.inputs):
+    if block_size <= LONGEST_FUSED_BLOCK or not is_power or not _is_constant(context, *stock.inputs):
         return
     data = context.constant(stock.x)
     assert data is not None
-    blocks = -(-data.shape.numpy()[axis] // _LARGEST_BLOCK)
-    times = block_size // _LARGEST_BLOCK
+    blocks = -(-data.shape.numpy()[axis] // LONGEST_FUSED_BLOCK)
+    times = block_size // LONGEST_FUSED_BLOCK
     kind = f"times_{times}_{axis}_{blocks}"
     repeat = functools.partial(_repeated, times=times, axis=axis, size=blocks)
     stock.scale = context.derived_constant(stock.scale, kind, repeat)
     if stock.zero_point is not None:
         stock.zero_point = context.derived_constant(stock.zero_point, kind, repeat)
-    stock.granularity = Granularity(axis, _LARGEST_BLOCK)
+    stock.granularity = Granularity(axis, LONGEST_FUSED_BLOCK)
 
 
 def _repeated(tensor: ir.TensorProtocol, *, times: int, axis: int, size: int) -> ir.TensorProtocol:

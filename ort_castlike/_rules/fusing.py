@@ -17,11 +17,12 @@ from ort_castlike import _constants
 from ort_castlike._context import Context
 from ort_castlike._files._streams import StreamedTensor
 from ort_castlike._rules.granularity import Granularity
+from ort_castlike._targets import LONGEST_FUSED_BLOCK
 from ort_castlike._types import element_type
 
 __all__ = ["make_fusible"]
 
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 256
+_SMALLEST_BLOCK = 16
 # The first release that looks for products to fuse before it makes a Gemm of a MatMul of matrices and an Add.
 _FUSES_FIRST = (1, 25)
 _NEGATED = (np.float32, np.float16)
@@ -65,7 +66,7 @@ def make_fusible(node: ir.Node, context: Context) -> None:
 
 def _block_for(depth: int) -> int:
     """The block size for a matrix that has no blocks: as few blocks as can be."""
-    return min(_LARGEST_BLOCK, max(_SMALLEST_BLOCK, 1 << (depth - 1).bit_length()))
+    return min(LONGEST_FUSED_BLOCK, max(_SMALLEST_BLOCK, 1 << (depth - 1).bit_length()))
 
 
 def _is_fused(block: int, depth: int) -> bool:
